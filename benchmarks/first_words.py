@@ -10,7 +10,7 @@ from pathlib import Path
 
 from servers import TOKEN, Failed, Running
 
-LIMIT_SECONDS = 60
+TIMEOUT = 60
 CONNECTING = """
 import asyncio, sys
 from sandboxagent.client import SandboxAgent
@@ -38,7 +38,7 @@ def first_word(environment: Mapping[str, str], folder: Path) -> float:
         assert process.stdout is not None
         word = os.read(process.stdout.fileno(), 1)
         taken = (time.perf_counter() - began) * 1000
-        process.communicate(timeout=LIMIT_SECONDS)
+        process.communicate(timeout=TIMEOUT)
     if not word:
         raise Failed("`sandbox-agent run mock hello` said nothing")
     return taken
@@ -51,7 +51,7 @@ def daemon(environment: Mapping[str, str], folder: Path) -> Generator[None]:
         yield
     finally:
         stop = [*_program(), "daemon", "stop", "--yes"]
-        subprocess.run(stop, env=dict(environment), cwd=folder, capture_output=True, check=False, timeout=LIMIT_SECONDS)
+        subprocess.run(stop, env=dict(environment), cwd=folder, capture_output=True, check=False, timeout=TIMEOUT)
 
 
 def cpu_of_connecting(environment: Mapping[str, str], running: Running) -> float:

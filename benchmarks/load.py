@@ -10,9 +10,9 @@ import msgspec
 from build import Tools
 from servers import Failed, Running, Target
 
-LIMIT_SECONDS = 45
-IDLE_SECONDS = 3  # A burst is over when no reader has received anything for this long.
-SETTLE_SECONDS = 1.0
+TIMEOUT = 45
+IDLE_TIMEOUT = 3  # A burst is over when no reader has received anything for this long.
+SETTLE_INTERVAL = 1.0
 
 _tags = itertools.count(1)
 
@@ -74,7 +74,7 @@ class Load:
         Raises:
             Failed: a request got no answer, or a wrong one.
         """
-        numbers = [clients, requests, warmup, LIMIT_SECONDS]
+        numbers = [clients, requests, warmup, TIMEOUT]
         posts = msgspec.json.decode(self._run("post", targets, numbers), type=Posts)
         if posts.answered != posts.wanted:
             raise Failed(f"{posts.answered} of {posts.wanted} requests answered, {posts.wrong} wrongly")
@@ -86,7 +86,7 @@ class Load:
         Raises:
             Failed: a turn was refused, or a part of it is missing.
         """
-        numbers = [len(targets), turns, warmup, headers, LIMIT_SECONDS]
+        numbers = [len(targets), turns, warmup, headers, TIMEOUT]
         done = msgspec.json.decode(self._run("turn", targets, numbers), type=Turns)
         if done.answered != done.wanted or done.wrong:
             raise Failed(f"{done.answered} of {done.wanted} turns taken, {done.wrong} refused")
@@ -98,7 +98,7 @@ class Load:
         Raises:
             Failed: the prompt was refused, or no update came.
         """
-        paced = msgspec.json.decode(self._run("pace", [target], [count, rate, LIMIT_SECONDS]), type=Paced)
+        paced = msgspec.json.decode(self._run("pace", [target], [count, rate, TIMEOUT]), type=Paced)
         if paced.status not in (200, 202) or paced.arrived == 0:
             raise Failed(f"prompt answered {paced.status}, {paced.arrived} updates arrived")
         return paced
@@ -115,12 +115,12 @@ class Load:
         envelope = {"jsonrpc": "2.0", "id": 9, "method": "session/prompt", "params": params}
         file = self._running.folder / "prompt.json"
         file.write_text(json.dumps(envelope))
-        numbers = [len(targets), count, tag, file, IDLE_SECONDS, LIMIT_SECONDS]
+        numbers = [len(targets), count, tag, file, IDLE_TIMEOUT, TIMEOUT]
         burst = msgspec.json.decode(self._run("sse", targets, numbers), type=Burst)
         if burst.status not in (200, 202) or burst.delivered == 0:
             raise Failed(f"prompt answered {burst.status}, {burst.delivered} events delivered")
         if burst.timed_out:
-            raise Failed(f"not over after {LIMIT_SECONDS} s: {burst.delivered} delivered, {burst.lost} missing")
+            raise Failed(f"not over after {TIMEOUT} s: {burst.delivered} delivered, {burst.lost} missing")
         return burst
 
     def hold(self, targets: list[Target]) -> int:
@@ -129,7 +129,7 @@ class Load:
         Raises:
             Failed: a stream was refused or ended.
         """
-        command = self._command("idle", targets, [len(targets), LIMIT_SECONDS])
+        command = self._command("idle", targets, [len(targets), TIMEOUT])
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
             assert holder.stdin is not None
             assert holder.stdout is not None
@@ -137,7 +137,7 @@ class Load:
             try:
                 if holder.stdout.readline() != b"READY\n":
                     raise Failed(holder.stderr.read().decode().strip() or "the load client said nothing")
-                time.sleep(SETTLE_SECONDS)
+                time.sleep(SETTLE_INTERVAL)
                 resident = self._running.resident()
                 holder.stdin.close()
                 held = msgspec.json.decode(holder.stdout.read(), type=Held)
@@ -156,9 +156,9 @@ class Load:
     def _run(self, mode: str, targets: list[Target], arguments: Sequence[object]) -> bytes:
         command = self._command(mode, targets, arguments)
         try:
-            done = subprocess.run(command, capture_output=True, timeout=LIMIT_SECONDS + 10, check=False)
+            done = subprocess.run(command, capture_output=True, timeout=TIMEOUT + 10, check=False)
         except subprocess.TimeoutExpired:
-            raise Failed(f"the load client did not end within {LIMIT_SECONDS + 10} s") from None
+            raise Failed(f"the load client did not end within {TIMEOUT + 10} s") from None
         if done.returncode != 0:
             complaint = done.stderr.decode(errors="replace").strip()
             raise Failed(complaint or f"the load client exited {done.returncode}")

@@ -29,8 +29,8 @@ from report import are_clean, losses, number, samples, spread
 from scenarios import Losses, Run, Sample
 from servers import TOKEN, Failed, Program, Running, cpu_seconds, peak
 
-LIMIT_SECONDS = 60
-END_SECONDS = 10
+TIMEOUT = 60
+END_TIMEOUT = 10
 MIB = 1 << 20
 STARTS = 3
 
@@ -325,7 +325,7 @@ class Client:
     def ended(self, code: int) -> Failed:
         """Return why the program ended, with the last lines of its log."""
         if code == -signal.SIGKILL:
-            return Failed(f"the client was not done within {LIMIT_SECONDS} s")
+            return Failed(f"the client was not done within {TIMEOUT} s")
         said = self.log.read_text(errors="replace").strip().splitlines()[-5:]
         return Failed(f"the client ended with {code}: {' | '.join(said)}")
 
@@ -364,16 +364,16 @@ def _client(sdk: Sdk, folder: Path, **job: object) -> Generator[Client]:
             stderr=file,
             start_new_session=True,
         )
-    limit = threading.Timer(LIMIT_SECONDS, process.kill)
+    limit = threading.Timer(TIMEOUT, process.kill)
     limit.start()
     try:
         client = Client(process, log)
         yield client
-        process.communicate(timeout=END_SECONDS)
+        process.communicate(timeout=END_TIMEOUT)
         if process.returncode != 0:
             raise client.ended(process.returncode)
     except subprocess.TimeoutExpired:
-        raise Failed(f"the client did not end within {END_SECONDS} s after its work") from None
+        raise Failed(f"the client did not end within {END_TIMEOUT} s after its work") from None
     finally:
         limit.cancel()
         # A server that the client started ends with the client's stdin, or is in its process group.

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from build import CACHE
 
-START_SECONDS = 20.0
-STOP_SECONDS = 5.0
-REQUEST_SECONDS = 20.0
-POLL_SECONDS = 0.001
+START_TIMEOUT = 20.0
+STOP_TIMEOUT = 5.0
+REQUEST_TIMEOUT = 20.0
+POLL_INTERVAL = 0.001
 
 TOKEN = "x"
 
@@ -157,7 +157,7 @@ class Program(ABC):
             try:
                 self._await_health(process, port, folder)
                 started_after = time.perf_counter() - began
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_SECONDS)
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT)
                 yield Running(process, port, folder, started_after, connection)
                 connection.close()
             finally:
@@ -166,14 +166,14 @@ class Program(ABC):
             shutil.rmtree(folder, ignore_errors=True)
 
     def _await_health(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
-        until = time.perf_counter() + START_SECONDS
+        until = time.perf_counter() + START_TIMEOUT
         while time.perf_counter() < until:
             if process.poll() is not None:
                 raise Failed(f"{self.name} exited with {process.returncode} at start: {_last_lines(folder)}")
             if _is_healthy(port, self.health_headers()):
                 return
-            time.sleep(POLL_SECONDS)
-        raise Failed(f"{self.name} was not healthy after {START_SECONDS:.0f} s: {_last_lines(folder)}")
+            time.sleep(POLL_INTERVAL)
+        raise Failed(f"{self.name} was not healthy after {START_TIMEOUT:.0f} s: {_last_lines(folder)}")
 
 
 class Ours(Program):
@@ -336,7 +336,7 @@ def _last_lines(folder: Path) -> str:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(STOP_SECONDS)
+        process.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -243,7 +243,7 @@ def take_frames(text: str) -> None:
         for at in range(0, len(sent), READ):
             piece, start = sent[at : at + READ], 0
             while start < len(piece) and protocol.state is State.OPEN:
-                end = cut.find(piece, start, websocket.FRAMES)
+                end = cut.find(piece, start, websocket.MAX_FRAMES)
                 protocol.receive_data(piece[start:end])
                 protocol.events_received()
                 start = end

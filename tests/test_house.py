@@ -4,7 +4,9 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -47,6 +49,19 @@ FORGOTTEN_NAMES = [
     r"sandbox[-_]agent-\d",
 ]
 NAMES_THE_PEER = "docs/migrating.md:"
+
+UNITS = {"seconds": r"(?:.*_)?(?:TIMEOUT|INTERVAL)", "bytes": r"(?:.*_)?BYTES"}
+"""Unit → pattern of the names of constants in that unit."""
+OF_A_UNIT = re.compile(
+    r"(?:(?:the|an?|default|approximate|average|maximum|minimum|free|unread|number|size|and|in|of)\s+)*(seconds|bytes)\b",
+    re.IGNORECASE,
+)
+"""The beginning of a docstring that gives the unit of a constant."""
+WITHOUT_A_UNIT = {
+    "protocol/envelope.py LINE_FEED, CARRIAGE_RETURN, BACKSLASH": "bytes themselves, and not a number of them",
+    "server/http/http1.py _UNSAFE": "a pattern of bytes",
+}
+"""Constants that break the rule, with the reason."""
 MACHINE_PATHS = [f"/{folder}/" for folder in ("work", "root")]
 
 TASKS_OF_THEIR_OWN = {
@@ -121,6 +136,74 @@ def test_the_docstring_of_a_module_begins_with_one_short_sentence() -> None:
 
     sentence = re.compile(r"[A-Z`](?:[^.;]|\.(?! [A-Z]))*\.")
     assert {name: line for name, line in lines.items() if len(line) > 100 or not sentence.fullmatch(line)} == {}
+
+
+class Constant(NamedTuple):
+    """A constant of a module, or several of one assignment."""
+
+    names: list[str]
+    value: ast.expr
+    docstring: str
+
+    @property
+    def unit(self) -> str | None:
+        """The unit that the docstring gives. A number of KiB, MiB or GiB without a docstring is in bytes."""
+        if self.docstring:
+            given = OF_A_UNIT.match(self.docstring)
+            return None if given is None else given[1].lower()
+        factors = [ast.unparse(each) for each in ast.walk(self.value) if isinstance(each, ast.BinOp)]
+        return "bytes" if any(re.fullmatch(r".*(<< (10|20|30)|\* 1024)", each) for each in factors) else None
+
+    def has_name(self, pattern: str) -> bool:
+        return any(re.fullmatch(pattern, name) for name in self.names)
+
+
+def constants(module: Path) -> Iterator[Constant]:
+    for statement, following in pairwise([*ast.parse(module.read_text()).body, ast.Pass()]):
+        match statement:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name) and each.id.isupper()]
+            case _:
+                continue
+        match following:
+            case ast.Expr(value=ast.Constant(value=str(docstring))):
+                pass
+            case _:
+                docstring = ""
+        if names:
+            yield Constant(names, value, docstring)
+
+
+ALL_CONSTANTS = [(module.relative_to(SOURCE).as_posix(), each) for module in MODULES for each in constants(module)]
+
+
+def test_constants_in_seconds_and_bytes_are_named_by_their_unit() -> None:
+    """Of several constants in one assignment, one has the unit of the docstring."""
+    found = [(f"{module} {', '.join(each.names)}", each) for module, each in ALL_CONSTANTS if each.unit is not None]
+    wrong = [name for name, each in found if not each.has_name(UNITS[each.unit or ""])]
+
+    assert {each.unit for _, each in found} == UNITS.keys()
+    assert wrong == [*WITHOUT_A_UNIT]
+
+
+def test_constants_that_are_named_by_a_unit_have_that_unit() -> None:
+    documented = [(module, each) for module, each in ALL_CONSTANTS if each.docstring]
+    wrong = [
+        f"{module} {', '.join(each.names)}: {unit}"
+        for module, each in documented
+        for unit, pattern in UNITS.items()
+        if each.has_name(pattern) and unit.removesuffix("s") not in each.docstring.lower()
+    ]
+
+    assert wrong == []
+
+
+def test_maxima_begin_with_max() -> None:
+    maxima = [(module, each) for module, each in ALL_CONSTANTS if each.docstring.startswith("Maximum ")]
+    named = rf"_?MAX_.*|{UNITS['seconds']}"
+
+    assert len(maxima) > 50, "found too few maxima"
+    assert [f"{module} {', '.join(each.names)}" for module, each in maxima if not each.has_name(named)] == []
 
 
 def test_rooms_that_serve_requests_use_no_shared_threads() -> None:

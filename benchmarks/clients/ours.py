@@ -13,7 +13,7 @@ from typing import TypedDict
 
 from sandboxagent.client import SandboxAgent, Session, text_of
 
-QUIET_SECONDS = 3.0
+QUIET_TIMEOUT = 3.0
 """Seconds without an update after which a burst with missing updates is over."""
 
 
@@ -45,7 +45,7 @@ class Tally:
 
     async def settled(self, ended: float) -> None:
         """Wait for updates that come after the end of the prompt, which count as delivered."""
-        while self.lost and time.perf_counter() - max(ended, self.last) < QUIET_SECONDS:  # noqa: ASYNC110
+        while self.lost and time.perf_counter() - max(ended, self.last) < QUIET_TIMEOUT:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     def take(self, text: str) -> None:

@@ -21,7 +21,7 @@ from sandboxagent import __version__
 from sandboxagent.cli.doctor import DoctorSubject, Finding, size
 from sandboxagent.cli.doctor import command as doctor
 from sandboxagent.cli.doctor.command import command, side_by_side
-from sandboxagent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
+from sandboxagent.cli.doctor.machine import FEW_FILES, LOW_SPACE_BYTES, read_settings
 from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.server.agents.install.record import Store
 from tests.cli.place import LONGEST, PROGRAM, Place
@@ -61,7 +61,7 @@ def statuses(found: Mapping[str, dict[str, Any]], *names: str) -> list[str]:
 @pytest.fixture
 def healthy(place: Place) -> Place:
     """A place on a machine that nothing is to be said about."""
-    if shutil.disk_usage(place.directory).free < LITTLE:
+    if shutil.disk_usage(place.directory).free < LOW_SPACE_BYTES:
         pytest.skip("there is little room on this disk")
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FEW_FILES:
         pytest.skip("few files may be open on this machine")

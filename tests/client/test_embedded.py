@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvloop
 
-from sandboxagent.client.embedded import TAIL, EmbeddedServer
+from sandboxagent.client.embedded import MAX_TAIL_BYTES, EmbeddedServer
 from sandboxagent.client.errors import StartFailed
 from tests.support.client import NO_CERTIFICATES, Client
 from tests.support.embedding import Place
@@ -301,7 +301,7 @@ def test_one_that_reports_a_lot_never_waits_for_us(run_on: Run, place: Place) ->
     async def main() -> None:
         async with await start(place, command=command) as server:
             await until(lambda: server.stderr.endswith("the last\n"))
-            assert len(server.stderr) <= TAIL
+            assert len(server.stderr) <= MAX_TAIL_BYTES
 
     run_on(main)
 

@@ -23,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandboxagent.server.http.asgi import Receive, Response, Scope, Send, check_json, header, respond
-from sandboxagent.server.http.framing import MAX_HEAD
+from sandboxagent.server.http.framing import MAX_HEAD_BYTES
 from sandboxagent.server.http.posts import Post
 from tests.support.in_process import READ, PretendedSocket, Site, head
 from tests.support.running import BOUND, TOKEN
@@ -103,8 +103,8 @@ async def _play(pieces: Sequence[bytes]) -> Outcome:
 def assert_bounded(socket: PretendedSocket) -> None:
     protocol = socket.protocol
     assert len(protocol._backlog) <= 2 * READ
-    assert protocol._framing.overhead <= MAX_HEAD
-    assert sum(len(name) + len(value) for name, value in protocol._headers) <= 2 * MAX_HEAD
+    assert protocol._framing.overhead <= MAX_HEAD_BYTES
+    assert sum(len(name) + len(value) for name, value in protocol._headers) <= 2 * MAX_HEAD_BYTES
 
 
 def answers(written: bytes, methods: Sequence[str]) -> list[int]:

@@ -196,9 +196,9 @@ def test_a_transcript_that_was_dropped_for_want_of_memory_is_read_again() -> Non
 def test_what_is_said_while_a_transcript_is_read_is_in_it_once_and_in_order(
     room: int, is_heard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transcripts, "WAITING", room)
-    monkeypatch.setattr(transcripts, "PAGE", 20)
-    monkeypatch.setattr(transcripts, "AT_ONCE", 2)
+    monkeypatch.setattr(transcripts, "MAX_WAITING_BYTES", room)
+    monkeypatch.setattr(transcripts, "MAX_PAGE", 20)
+    monkeypatch.setattr(transcripts, "MAX_BATCH_EVENTS", 2)
 
     async def main() -> None:
         async with bridged() as (own, bridge):
@@ -356,7 +356,7 @@ def test_many_updates_at_once_are_applied_in_several_turns_and_all_in_order() ->
             updates = [call | {"toolCallId": f"c{number}"} for number in range(300)]
             said = [{"method": "session/update", "params": {"sessionId": "s", "update": each}} for each in updates]
             blob = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in said)
-            assert len(blob) > 2 * transcripts.BYTES_AT_ONCE
+            assert len(blob) > 2 * transcripts.MAX_BATCH_BYTES
             own.hears(blob)
             transcript = bridge.transcripts.find(own.session)
             assert transcript is not None

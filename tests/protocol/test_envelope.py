@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from sandboxagent.protocol.envelope import (
-    MIN_DEEP,
+    MIN_DEEP_BYTES,
     Kind,
     address,
     has_prompt,
@@ -28,7 +28,7 @@ from sandboxagent.protocol.envelope import (
     with_param,
 )
 from sandboxagent.protocol.errors import NotAnEnvelope
-from sandboxagent.protocol.json_bounds import MAX_DEPTH, STEP
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, MAX_STEP_BYTES
 from sandboxagent.server.sessions.sanitize import needs_check, strip_server_fields
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -359,7 +359,7 @@ HALVES = st.lists(
 @QUICK
 @given(HALVES, st.integers(0, 60), st.sampled_from(["x", "\\\\"]))
 def test_half_a_pair_is_found_also_where_two_steps_meet(halves: str, before: int, filler: str) -> None:
-    count = (STEP - len('{"jsonrpc":"2.0","id":1,"result":"') - before) // len(filler)
+    count = (MAX_STEP_BYTES - len('{"jsonrpc":"2.0","id":1,"result":"') - before) // len(filler)
     short, long = (
         bytes(cast(Raw, parse(f'{{"jsonrpc":"2.0","id":1,"result":"{filler * times}{halves}"}}'.encode()).peek.result))
         for times in (1, count)
@@ -460,7 +460,7 @@ def test_shortest_envelope_that_nests_too_deep_is_refused() -> None:
     shortest = head + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
     fitting = head + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
 
-    assert len(shortest) == MIN_DEEP
+    assert len(shortest) == MIN_DEEP_BYTES
     with pytest.raises(NotAnEnvelope, match=f"deeper than {MAX_DEPTH} levels"):
         parse(shortest)
     parse(fitting)

@@ -12,8 +12,8 @@ from msgspec import Raw
 from sandboxagent.protocol.json_bounds import (
     MAX_DEPTH,
     MAX_DEPTH_OF_ANSWERS,
+    MAX_STEP_BYTES,
     MAX_VALUES,
-    STEP,
     _measure,
     check_depth,
     cut_between_escapes,
@@ -118,7 +118,7 @@ ESCAPES = st.lists(st.sampled_from(["\\\\", '\\"', "\\n", "x", "[", "\\u005b"]),
 
 @given(ESCAPES, st.integers(0, 30), st.sampled_from(["x", "\\\\"]))
 def test_what_stands_where_two_steps_meet_counts_as_elsewhere(escapes: str, before: int, filler: str) -> None:
-    size = (STEP - before) // len(filler)
+    size = (MAX_STEP_BYTES - before) // len(filler)
     texts = [f'["{filler * count}{escapes}",[1,2]]'.encode() for count in (1, size)]
 
     for text in texts:
@@ -128,11 +128,11 @@ def test_what_stands_where_two_steps_meet_counts_as_elsewhere(escapes: str, befo
 
 @given(st.integers(0, 4), st.integers(0, 40), ESCAPES)
 def test_steps_cover_a_text_and_do_not_cut_an_escape(odd: int, before: int, escapes: str) -> None:
-    text = b"x" * (STEP - before) + escapes.encode() + b"x" * odd + b"\\\\" * STEP
+    text = b"x" * (MAX_STEP_BYTES - before) + escapes.encode() + b"x" * odd + b"\\\\" * MAX_STEP_BYTES
     steps = list(cut_between_escapes(text))
 
     assert b"".join(text[start:end] for start, end in steps) == text
-    assert all(0 < end - start <= STEP for start, end in steps)
+    assert all(0 < end - start <= MAX_STEP_BYTES for start, end in steps)
     for start, end in steps:
         piece = text[start:end]
         assert (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 0

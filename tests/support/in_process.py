@@ -16,7 +16,7 @@ from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.http1 import Http1, HttpServer
 from sandboxagent.server.http.posts import PostHead
 from sandboxagent.server.http.rpc import Rpc
-from sandboxagent.server.http.sockets import MAX_STEP, SocketLimits, Sockets
+from sandboxagent.server.http.sockets import MAX_TICK_INTERVAL, SocketLimits, Sockets
 from tests.support.running import TOKEN
 
 READ = 256_000
@@ -149,7 +149,7 @@ class Site:
         """Let the sockets' clock go on, as if this much time had passed."""
         end = self._now + seconds
         while self._now < end:
-            self._now = min(self._now + MAX_STEP, end)
+            self._now = min(self._now + MAX_TICK_INTERVAL, end)
             self.sockets.tick(self._now)
 
     async def until(self, condition: Callable[[], object]) -> None:

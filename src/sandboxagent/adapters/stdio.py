@@ -14,7 +14,7 @@ from typing import cast
 
 from sandboxagent.core.tasks import Tasks
 
-LINE_LIMIT = 128 * 1024 * 1024
+MAX_LINE_BYTES = 128 * 1024 * 1024
 """Maximum bytes of a line: twice what a client may send in one line."""
 
 DRAIN_TIMEOUT = 0.1
@@ -60,7 +60,7 @@ class Peer:
     async def on_stdio(cls) -> "Peer":
         """Return the connection with the program that started this one."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=LINE_LIMIT)
+        reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
@@ -158,7 +158,7 @@ class Peer:
             try:
                 line = await self._reader.readline()
             except ValueError:
-                logger.warning("line skipped reason=over_limit limit=%d", LINE_LIMIT)
+                logger.warning("line skipped reason=over_limit limit=%d", MAX_LINE_BYTES)
                 continue
             if not line:
                 return None

@@ -26,7 +26,7 @@ CLIENT = "sandbox-agent command line"
 """The name under which other clients see the answers of this program."""
 MOCK = "mock"
 """The agent that every server has installed."""
-PIECE = 1 << 16
+PIECE_BYTES = 1 << 16
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ async def read_input(descriptor: int) -> AsyncGenerator[bytes]:
                 await ready.wait()
             finally:
                 loop.remove_reader(descriptor)
-        piece = os.read(descriptor, PIECE)
+        piece = os.read(descriptor, PIECE_BYTES)
         if not piece:
             return
         yield piece

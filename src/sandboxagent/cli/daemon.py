@@ -54,7 +54,7 @@ POLL_INTERVAL = 0.02
 HEALTH_TIMEOUT = 3.0
 IDLE_EXIT = "30m"
 """Time without work after which a server that a command started stops."""
-TRIES, PAUSE = 20, 0.05
+TRIES, RETRY_INTERVAL = 20, 0.05
 """Maximum number of checks of a server that drops connections, and the seconds between them."""
 CONNECT_TIMEOUT = 1.0
 
@@ -134,7 +134,7 @@ def ensure_server(arguments: ParsedArguments, say: Callable[[str], None]) -> Fou
             return found
         if found is None or found.source != "record":
             break
-        time.sleep(PAUSE)
+        time.sleep(RETRY_INTERVAL)
     return _start_for_command(arguments, say)
 
 

@@ -11,9 +11,9 @@ from sandboxagent.server.server_log import log_file, open_log
 
 LOG_INTERVAL = 0.1
 """Seconds between two checks for new lines."""
-SHOWN = 1 << 14
+MAX_SHOWN_BYTES = 1 << 14
 """Maximum number of bytes that are read from the log of a server that did not start."""
-BLOCK = 1 << 16
+BLOCK_BYTES = 1 << 16
 
 
 def begin_log(directory: Path, largest: int) -> tuple[int, int]:
@@ -29,10 +29,10 @@ def begin_log(directory: Path, largest: int) -> tuple[int, int]:
 
 
 def read_since(directory: Path, begin: int) -> str:
-    """Return the text that was appended to the log after position `begin`, but at most its last `SHOWN` bytes."""
+    """Return the text that was appended to the log after position `begin`, but at most its last `MAX_SHOWN_BYTES`."""
     with log_file(directory).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(begin, size - SHOWN))
+        file.seek(max(begin, size - MAX_SHOWN_BYTES))
         return file.read().decode(errors="replace")
 
 
@@ -45,7 +45,7 @@ def read_lines(path: Path, count: int, *, follow: bool) -> Generator[bytes]:
     try:
         file.seek(_beginning(file, count))
         while True:
-            while piece := file.read(BLOCK):
+            while piece := file.read(BLOCK_BYTES):
                 yield piece
             if not follow:
                 return
@@ -63,7 +63,7 @@ def _beginning(file: BinaryIO, count: int) -> int:
     size = end = file.seek(0, os.SEEK_END)
     wanted = count
     while end > 0 and wanted > 0:
-        begin = max(0, end - BLOCK)
+        begin = max(0, end - BLOCK_BYTES)
         file.seek(begin)
         block = file.read(end - begin)
         at = len(block)

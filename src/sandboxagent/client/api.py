@@ -35,7 +35,7 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
 """Query parameters. A parameter that is None is left out."""
 
-_MAX_PROBLEM = 1 << 20
+_MAX_PROBLEM_BYTES = 1 << 20
 
 
 Locate: TypeAlias = Callable[[], tuple[str, str | None] | None]
@@ -205,7 +205,7 @@ class Api:
         body = bytearray()
         async for part in response.aiter_bytes():
             body += part
-            if len(body) > _MAX_PROBLEM:
+            if len(body) > _MAX_PROBLEM_BYTES:
                 break
         return problem(bytes(body)) or self.foreign(response, bytes(body))
 
@@ -279,7 +279,7 @@ Data: TypeAlias = bytes | bytearray | memoryview | str | Path | BinaryIO | Async
 """Content to send. A `str` is sent as UTF-8. A `Path` names a file of your own machine. A binary file is read from its
 current position."""
 
-BLOCK = 1 << 18
+BLOCK_BYTES = 1 << 18
 
 
 @asynccontextmanager
@@ -339,11 +339,11 @@ def _blocks_at(path: Path) -> Generator[bytes]:
 
 
 def _blocks(file: BinaryIO) -> Generator[bytes]:
-    while block := file.read(BLOCK):
+    while block := file.read(BLOCK_BYTES):
         yield block
 
 
-FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0
+FIRST_RETRY_INTERVAL, MAX_RETRY_INTERVAL = 0.1, 5.0
 """Seconds between two attempts to reach the server again: the first pause, and the longest."""
 
 _UNREACHED = frozenset({502, 503, 504})
@@ -353,7 +353,7 @@ _UNREACHED = frozenset({502, 503, 504})
 async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
     """Repeat a call that is safe to repeat until it succeeds. After `seconds`, raise its last failure."""
     clock = asyncio.get_running_loop().time
-    until, pause = clock() + seconds, FIRST_PAUSE
+    until, pause = clock() + seconds, FIRST_RETRY_INTERVAL
     while True:
         try:
             return await call()
@@ -361,7 +361,7 @@ async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
             if not is_passing(error) or clock() > until:
                 raise
         await asyncio.sleep(pause)
-        pause = min(2 * pause, MAX_PAUSE)
+        pause = min(2 * pause, MAX_RETRY_INTERVAL)
 
 
 def is_passing(error: ClientError) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future
 from pathlib import Path, PurePosixPath
 
-from sandboxagent.client.api import BLOCK, in_thread
+from sandboxagent.client.api import BLOCK_BYTES, in_thread
 from sandboxagent.client.errors import ClientError
 from sandboxagent.core.archives import tar
 from sandboxagent.core.archives.remove import discard
@@ -52,7 +52,7 @@ def make_archive(directory: Path, leave_out: LeaveOut) -> Generator[bytes]:
     block = bytearray()
     for piece in _pieces(directory, leave_out):
         block += piece
-        if len(block) >= BLOCK:
+        if len(block) >= BLOCK_BYTES:
             yield bytes(block)
             block.clear()
     yield bytes(block)
@@ -104,7 +104,7 @@ def _file(path: Path, name: PurePosixPath) -> Generator[bytes]:
         status = os.fstat(file.fileno())
         yield _header(name, tarfile.REGTYPE, status)
         left = status.st_size
-        while left and (block := file.read(min(BLOCK, left))):
+        while left and (block := file.read(min(BLOCK_BYTES, left))):
             yield block
             left -= len(block)
     if left:
@@ -171,7 +171,7 @@ class _Reader:
 
     def finish(self) -> None:
         """Read to the end. Raises Damaged if the data does not end like an archive."""
-        while self.read(BLOCK):
+        while self.read(BLOCK_BYTES):
             pass
         if self._tail != _END:
             raise Damaged("unexpected end of data")

@@ -39,7 +39,7 @@ R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
 
 RECONNECT_TIMEOUT = 30.0
 """Seconds that a request waits for a server that cannot be reached."""
-BUFFER_BYTES = 4 * 1024 * 1024
+MAX_BUFFER_BYTES = 4 * 1024 * 1024
 """Maximum number of bytes that an iterator buffers for a slow consumer. The consumer reads the rest from the log
 later."""
 
@@ -119,7 +119,7 @@ class SandboxAgent:
         transport: Literal["http", "websocket"] = "http",
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         silence_timeout: float = SILENCE_TIMEOUT,
-        buffer: int = BUFFER_BYTES,
+        buffer: int = MAX_BUFFER_BYTES,
         locate: Locate | None = None,
     ) -> AsyncGenerator["SandboxAgent"]:
         """Connect to a running server. Its sessions and turns continue after the block ends.
@@ -170,7 +170,7 @@ class SandboxAgent:
         data_dir: str | PurePath | None = None,
         options: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
-        buffer: int = BUFFER_BYTES,
+        buffer: int = MAX_BUFFER_BYTES,
     ) -> AsyncGenerator["SandboxAgent"]:
         """Start a private server on a free port, with its own token. It stops when the block or your process ends.
 

@@ -32,7 +32,7 @@ BUNDLED_AGENT = "mock"
 """An agent that every server has."""
 ATTACH_INTERVAL = 1.0
 """Seconds between two attempts to attach to a session again, in addition to the retries of each request."""
-REMEMBERED_PROMPTS = 10_000
+MAX_REMEMBERED_PROMPTS = 10_000
 """Maximum number of own prompts that a client recognizes when it reads the log."""
 
 Tap = Callable[[str, Object, int | None], None]
@@ -169,7 +169,7 @@ class ClientConnection:
         prompt = SentPrompt(secrets.token_urlsafe(12))
         self._under_way[prompt.id] = prompt
         self._prompts[prompt.id] = None
-        if len(self._prompts) > REMEMBERED_PROMPTS:
+        if len(self._prompts) > MAX_REMEMBERED_PROMPTS:
             del self._prompts[next(iter(self._prompts))]
         return prompt
 

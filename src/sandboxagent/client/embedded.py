@@ -20,7 +20,7 @@ READY = b"sandbox-agent listening on "
 START_TIMEOUT, STOP_TIMEOUT, TERM_TIMEOUT, LAST_TIMEOUT = 30.0, 5.0, 2.0, 1.0
 """Seconds until the server must be ready; until it must end after the end of its stdin; until it must end after
 SIGTERM; and until its pipes must be closed after it has ended."""
-TAIL = 1 << 14
+MAX_TAIL_BYTES = 1 << 14
 """Maximum number of bytes that are kept of the server's stderr, and of a first line that does not end."""
 
 _TOKEN = "SANDBOX_AGENT_TOKEN"  # noqa: S105 - the name of a variable
@@ -122,11 +122,11 @@ class _Watch(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._stderr = (self._stderr + data)[-TAIL:]
+            self._stderr = (self._stderr + data)[-MAX_TAIL_BYTES:]
         elif not self.line.done():
             self._stdout += data
             line, end, _ = self._stdout.partition(b"\n")
-            if end or len(line) > TAIL:
+            if end or len(line) > MAX_TAIL_BYTES:
                 self.line.set_result(line)
 
     def process_exited(self) -> None:

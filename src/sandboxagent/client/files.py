@@ -17,8 +17,8 @@ from msgspec import Struct, structs
 
 from sandboxagent.client.api import (
     EVENT_STREAM,
-    FIRST_PAUSE,
-    MAX_PAUSE,
+    FIRST_RETRY_INTERVAL,
+    MAX_RETRY_INTERVAL,
     Api,
     Data,
     Params,
@@ -172,14 +172,14 @@ class Watch(AsyncIterator[Change]):
     async def _run(self) -> AsyncGenerator[Change | None]:
         """Yield the changes, over any number of connections. None means that the server watches."""
         clock = asyncio.get_running_loop().time
-        begun, lost_at, pause = False, None, FIRST_PAUSE
+        begun, lost_at, pause = False, None, FIRST_RETRY_INTERVAL
         while True:
             failure: ClientError = ConnectionLost(f"{self._api.url} stopped and does not watch {self.path} any more")
             try:
                 async with aclosing(self._watched()) as changes:
                     async for change in changes:
                         yield Change(kind=_OVERFLOW, path=self.path) if change is None and begun else change
-                        begun, lost_at, pause = True, None, FIRST_PAUSE
+                        begun, lost_at, pause = True, None, FIRST_RETRY_INTERVAL
             except ClientError as error:
                 if not begun or not _may_pass(error):
                     raise
@@ -190,7 +190,7 @@ class Watch(AsyncIterator[Change]):
             if clock() - lost_at > self._patience:
                 raise failure
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not return all at once
-            pause = min(2 * pause, MAX_PAUSE)
+            pause = min(2 * pause, MAX_RETRY_INTERVAL)
 
     async def _watched(self) -> AsyncGenerator[Change | None]:
         """Yield the changes that one connection delivers. None means that the server watches."""

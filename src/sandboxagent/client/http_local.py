@@ -25,9 +25,9 @@ from sandboxagent.client.http import (
     reason_of,
 )
 
-MAX_UNREAD = 1 << 20
+MAX_UNREAD_BYTES = 1 << 20
 """Maximum number of unread bytes of a socket. Above it, the socket stops reading."""
-MAX_HEAD = 100 * 1024
+MAX_HEAD_BYTES = 100 * 1024
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
 """Methods whose requests state the length of the body even if there is none."""
 _SAFE = "/?#[]@!$&'()*+,;=:%"
@@ -166,7 +166,7 @@ class _Socket(asyncio.Protocol):
     """A socket, with one request and its response at a time."""
 
     def __init__(self) -> None:
-        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._unread: list[bytes] = []
         self._size = 0
         self._failure: Exception | None = None
@@ -187,7 +187,7 @@ class _Socket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._unread.append(data)
         self._size += len(data)
-        if self._size > MAX_UNREAD and not self._is_paused:
+        if self._size > MAX_UNREAD_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._news.set()

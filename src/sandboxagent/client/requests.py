@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 METHOD_NOT_FOUND = -32601
-REMEMBERED = 1000
+MAX_REMEMBERED = 1000
 """Maximum number of settled requests that are remembered, so that a late answer gets the outcome."""
 
 
@@ -316,7 +316,7 @@ class Asking:
 
     def _remember(self, id: str, outcome: str) -> None:
         self._settled[id] = outcome
-        if len(self._settled) > REMEMBERED:
+        if len(self._settled) > MAX_REMEMBERED:
             self._settled.popitem(last=False)
 
     def withdraw_session(self, session_id: str) -> None:

@@ -22,7 +22,7 @@ from sandboxagent.client import session as _session
 from sandboxagent.client import sessions as _sessions
 from sandboxagent.client import turn as _turn
 from sandboxagent.client.api import Locate
-from sandboxagent.client.client import BUFFER_BYTES, RECONNECT_TIMEOUT
+from sandboxagent.client.client import MAX_BUFFER_BYTES, RECONNECT_TIMEOUT
 from sandboxagent.client.client import SandboxAgent as AsyncSandboxAgent
 from sandboxagent.client.errors import InvalidCall
 from sandboxagent.client.requests import (
@@ -111,7 +111,7 @@ class SandboxAgent:
         transport: Literal["http", "websocket"] = "http",
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         silence_timeout: float = SILENCE_TIMEOUT,
-        buffer: int = BUFFER_BYTES,
+        buffer: int = MAX_BUFFER_BYTES,
         locate: Locate | None = None,
     ) -> "Generator[SandboxAgent]":
         """Connect to a running server. Its sessions and turns continue after the block ends."""
@@ -144,7 +144,7 @@ class SandboxAgent:
         data_dir: str | PurePath | None = None,
         options: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
-        buffer: int = BUFFER_BYTES,
+        buffer: int = MAX_BUFFER_BYTES,
     ) -> "Generator[SandboxAgent]":
         """Start a private server on a free port, with its own token. It stops when the block or your process ends.
 

@@ -15,7 +15,15 @@ from functools import partial
 
 import msgspec
 
-from sandboxagent.client.api import EVENT_STREAM, FIRST_PAUSE, MAX_PAUSE, Api, is_passing, read_events, retry
+from sandboxagent.client.api import (
+    EVENT_STREAM,
+    FIRST_RETRY_INTERVAL,
+    MAX_RETRY_INTERVAL,
+    Api,
+    is_passing,
+    read_events,
+    retry,
+)
 from sandboxagent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
 from sandboxagent.client.http import Response
 from sandboxagent.client.incoming import HOLD_TIMEOUT, Arrival, Hooks, RequestId, StreamOrder, decode
@@ -209,7 +217,7 @@ class Transport:
         The agent does not send its request again, so the answer must not get lost. If the answer does not fit, return
         the server's problem.
         """
-        pause = FIRST_PAUSE
+        pause = FIRST_RETRY_INTERVAL
         while True:
             try:
                 await self.hand_in(line, id.generation)
@@ -308,7 +316,7 @@ class Transport:
     async def _post(self, outgoing: Outgoing) -> tuple[SocketReply, int]:
         """Send an envelope by POST until there is an answer. Return and raise as `_send` does."""
         clock = asyncio.get_running_loop().time
-        failing_since, pause, renewed = clock(), FIRST_PAUSE, False
+        failing_since, pause, renewed = clock(), FIRST_RETRY_INTERVAL, False
         while True:
             id = self._usable(outgoing)
             tried_at, generation = clock(), self.generation
@@ -338,7 +346,7 @@ class Transport:
             if self._failure or self._closed or clock() - failing_since > self._patience:
                 raise self._failure or lost
             await asyncio.wait([self._over], timeout=pause)
-            pause = min(2 * pause, MAX_PAUSE)
+            pause = min(2 * pause, MAX_RETRY_INTERVAL)
 
     def _may_pass(self, error: ClientError) -> bool:
         """Return whether a retry may help. A connection that was not opened here cannot be opened again."""
@@ -443,7 +451,7 @@ class Transport:
 
     async def _follow(self) -> None:
         clock = asyncio.get_running_loop().time
-        pause, renewed, there_at = FIRST_PAUSE, False, clock()
+        pause, renewed, there_at = FIRST_RETRY_INTERVAL, False, clock()
         while True:
             generation, seen = self.generation, self._seen
             failure: ClientError | None = None
@@ -462,14 +470,14 @@ class Transport:
             if generation == self.generation:
                 self._hooks.interrupted(failure, away)
             if generation == self.generation and seen != self._seen:
-                pause, renewed = FIRST_PAUSE, False
+                pause, renewed = FIRST_RETRY_INTERVAL, False
             elif generation != self.generation and not renewed:
                 renewed = True
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause * random.uniform(0.5, 1)):  # noqa: S311 - clients do not return all at once
                         await self._wanted.wait()
-                pause = min(2 * pause, MAX_PAUSE)
+                pause = min(2 * pause, MAX_RETRY_INTERVAL)
 
     async def _refused(self, error: ClientError, generation: int) -> ClientError:
         """Handle a failure of the stream, and return the failure that remains.

@@ -14,7 +14,7 @@ from sandboxagent.protocol.acp import PromptResponse
 from sandboxagent.protocol.decode import read
 from sandboxagent.protocol.envelope import Object, text_at
 
-FIRST_LOOK, MAX_LOOK = 0.05, 1.6
+FIRST_CHECK_INTERVAL, MAX_CHECK_INTERVAL = 0.05, 1.6
 """Seconds between two checks whether a turn to be cancelled has started or was withdrawn: the first pause, and the
 longest."""
 
@@ -53,15 +53,15 @@ class Turn(AsyncIterator[TurnItem]):
 
     async def _cancel(self) -> None:
         await asyncio.sleep(0)  # A new turn may not have sent its prompt yet.
-        pause = FIRST_LOOK
+        pause = FIRST_CHECK_INTERVAL
         # The server ignores a cancel that arrives before its prompt, or while the agent is started for the prompt.
         while not self._known:
             await self._connection.cancel_queued(self._prompt)
             await self._look(pause)
-            if pause >= MAX_LOOK and not self._known:
+            if pause >= MAX_CHECK_INTERVAL and not self._known:
                 # A delayed stream may not have reported the start yet.
                 await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
-            pause = min(2 * pause, MAX_LOOK)
+            pause = min(2 * pause, MAX_CHECK_INTERVAL)
         if not self._response.done():
             await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
 

@@ -33,7 +33,7 @@ SERVER_OPTIONS = ("config_dir", "data_dir", *TOKEN_OPTIONS)
 """The options that select a server and its token."""
 CONFIG, DATA_DIRECTORY = "config.toml", "the data directory"
 """Names of token sources, beside flags and variables."""
-_MAX_RECORD = 1 << 16
+_MAX_RECORD_BYTES = 1 << 16
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def read_server_record(directory: Path) -> ServerRecord | None:
     try:
         with open_checked(directory / RECORD) as file:
             owner = os.fstat(file.fileno()).st_uid
-            found = read(file.read(_MAX_RECORD).encode(), ServerRecord)
+            found = read(file.read(_MAX_RECORD_BYTES).encode(), ServerRecord)
     except (OSError, msgspec.DecodeError):
         return None
     found = _as_trusted(found, owner)

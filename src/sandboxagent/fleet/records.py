@@ -17,7 +17,7 @@ from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, StreamRecord
 from sandboxagent.fleet.messages import OutgoingMessage
 from sandboxagent.server.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
 
-PLACES = 4096
+MAX_EVENTS = 4096
 """Maximum number of events in one message."""
 NODE, EPOCH, LAST, META, PART = "Sa-Node", "Sa-Epoch", "Sa-Last", "Sa-Meta", "Sa-Part"
 GRANT = "Sa-Grant"
@@ -25,7 +25,7 @@ GRANT = "Sa-Grant"
 AFTER = "Sa-After"
 """Header of the first record after all others of its session were dropped. It has the sequence of the last dropped
 one."""
-MAX_META = 64 << 10
+MAX_META_BYTES = 64 << 10
 """Maximum number of bytes that describe the events of one message. They include the session's id."""
 MAX_PARTS = 4096
 """Maximum number of parts of one line. They have 2 GiB, more than any envelope may have."""
@@ -52,12 +52,12 @@ class NotAChunk(Exception):
 
 def position_of(sequence: int, place: int = 0) -> int:
     """Return the position of an event."""
-    return sequence * PLACES + place
+    return sequence * MAX_EVENTS + place
 
 
 def sequence_of(position: int) -> int:
     """Return the sequence of the message that has the event at a position."""
-    return position // PLACES
+    return position // MAX_EVENTS
 
 
 def end_of(sequence: int) -> int:
@@ -101,7 +101,7 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
     lines: list[bytes] = []
     size = 0
     for place, line in enumerate(chunk.lines, chunk.first):
-        if lines and (len(lines) == PLACES or size + len(line) + 1 > MAX_BODY_BYTES):
+        if lines and (len(lines) == MAX_EVENTS or size + len(line) + 1 > MAX_BODY_BYTES):
             yield OutgoingMessage(subject, text, place - 1, "", b"\n".join(lines))
             lines, size = [], 0
         if len(line) > MAX_BODY_BYTES:
@@ -119,8 +119,8 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
 
 def check_outgoing(message: OutgoingMessage) -> None:
     """Raise NotAChunk for a message that a reader of the stream could not parse."""
-    if len(message.meta) > MAX_META:
-        raise NotAChunk(f"the session's id is too long: at most {MAX_META} bytes describe a message")
+    if len(message.meta) > MAX_META_BYTES:
+        raise NotAChunk(f"the session's id is too long: at most {MAX_META_BYTES} bytes describe a message")
     read_meta(message.meta)
     if len(message.body) > MAX_BODY_BYTES or not message.body:
         raise NotAChunk(f"a message has 1 to {MAX_BODY_BYTES} bytes")
@@ -129,8 +129,8 @@ def check_outgoing(message: OutgoingMessage) -> None:
         raise NotAChunk("a line has a line break in it")
     if message.part:
         read_part(message.part)
-    elif message.body.count(b"\n") >= PLACES:
-        raise NotAChunk(f"a message has at most {PLACES} events")
+    elif message.body.count(b"\n") >= MAX_EVENTS:
+        raise NotAChunk(f"a message has at most {MAX_EVENTS} events")
 
 
 def read_meta(text: str) -> Meta:

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from sandboxagent.protocol.errors import NotAnEnvelope, SandboxAgentError
-from sandboxagent.protocol.json_bounds import MAX_DEPTH, STEP, cut_between_escapes, excess, excess_of_answer
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, MAX_STEP_BYTES, cut_between_escapes, excess, excess_of_answer
 
 META = "sandboxagent.dev"
 """The server's key inside ACP's `_meta` objects."""
@@ -178,12 +178,12 @@ def prepare_response(line: bytes, peek: Peek, client_id: bytes) -> LargeResponse
 
 
 def _without_long_members(raw: Raw) -> Raw:
-    """Return an object with the members that fit into `MAX_READ` bytes; null in place of any other long value."""
-    if memoryview(raw).nbytes <= MAX_READ:
+    """Return an object with the members that fit into `MAX_READ_BYTES`; null in place of any other long value."""
+    if memoryview(raw).nbytes <= MAX_READ_BYTES:
         return raw
     if not is_object(raw):
         return Raw(b"null")
-    room, kept = MAX_READ, dict[str, Raw]()
+    room, kept = MAX_READ_BYTES, dict[str, Raw]()
     for name, value in _members.decode(raw).items():
         size = len(name) + memoryview(value).nbytes
         if size <= room:
@@ -257,15 +257,15 @@ _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
 # All alternatives share one prefix, so that the search is fast.
 _HALF = rb"\\u[dD](?:%b(?!\\u[dD]%b)|%b(?<!\\u[dD]%b\\u[dD]%b))" % (_HIGH, _LOW, _LOW, _HIGH, _LOW)
 _STAND_IN = b"\\ufffd"
-_PAIR = 2 * len(_STAND_IN)
+_PAIR_BYTES = 2 * len(_STAND_IN)
 """The bytes of two escapes, which may be the halves of one character."""
-_PIECE = 64 << 10
-LARGE = 1 << 20
+_PIECE_BYTES = 64 << 10
+LARGE_BYTES = 1 << 20
 """The size in bytes above which a thread reads an envelope."""
-MIN_DEEP = 2 * (MAX_DEPTH + 1) + len('"jsonrpc":"2.0","id":1,"error":')
+MIN_DEEP_BYTES = 2 * (MAX_DEPTH + 1) + len('"jsonrpc":"2.0","id":1,"error":')
 """The size in bytes below which no envelope can be nested too deep. Its brackets and the shortest members that an
 envelope may have need that many bytes."""
-MAX_READ = 64 << 10
+MAX_READ_BYTES = 64 << 10
 """Maximum bytes of the members of a long response that the server itself reads."""
 MAX_NAME = 1024
 """Maximum number of characters of a method, and of a session's id."""
@@ -318,18 +318,18 @@ def _find_halves(text: bytes) -> Iterator[int]:
     for start, end in cut_between_escapes(text):
         # A surrogate's other half may be in the step before or behind. Pairs of backslashes are ignored, because the
         # second one does not start an escape.
-        step = text[start : end + _PAIR].replace(b"\\\\", b"  ")
+        step = text[start : end + _PAIR_BYTES].replace(b"\\\\", b"  ")
         shift = start - len(before)
         for half in re.finditer(_HALF, before + step):
             if start <= half.start() + shift < end:
                 yield half.start() + shift
-        before = step[: end - start][-_PAIR:]
+        before = step[: end - start][-_PAIR_BYTES:]
 
 
 def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
     """Parse one envelope from untrusted bytes. Raises NotAnEnvelope with the first reason found."""
     size = len(body)
-    if size >= MIN_DEEP and (reason := measure(body)) is not None:
+    if size >= MIN_DEEP_BYTES and (reason := measure(body)) is not None:
         raise NotAnEnvelope(reason)
     try:
         if not body.isascii():
@@ -359,7 +359,7 @@ def parse_large(body: bytes) -> LargeEnvelope:
 
 def parse_envelope(body: bytes) -> Envelope:
     """Parse an envelope with `parse_large` if it is long, else with `parse`."""
-    return parse(body) if len(body) <= LARGE else parse_large(body)
+    return parse(body) if len(body) <= LARGE_BYTES else parse_large(body)
 
 
 def parse_answer(body: bytes) -> Envelope:
@@ -372,14 +372,14 @@ def check_utf8(text: bytes) -> None:
 
     Decodes in pieces, because a whole text may take four times its bytes as a Python string.
     """
-    if len(text) <= _PIECE:
+    if len(text) <= _PIECE_BYTES:
         text.decode()
         return
     decoder = getincrementaldecoder("utf-8")()
-    for start in range(0, len(text), _PIECE):
+    for start in range(0, len(text), _PIECE_BYTES):
         kept = len(decoder.getstate()[0])
         try:
-            decoder.decode(text[start : start + _PIECE], start + _PIECE >= len(text))
+            decoder.decode(text[start : start + _PIECE_BYTES], start + _PIECE_BYTES >= len(text))
         except UnicodeDecodeError as error:
             error.start += start - kept
             raise
@@ -410,8 +410,10 @@ def one_line(body: bytes) -> bytes:
     """Put JSON on one line, because a line break would end the message early on stdio and in an SSE frame."""
     if LINE_FEED in body or CARRIAGE_RETURN in body:
         # JSON allows raw line breaks only between tokens; inside a string they are escaped.
-        if len(body) > STEP:
-            body = b"".join(body[at : at + STEP].translate(_LINE_BREAKS) for at in range(0, len(body), STEP))
+        if len(body) > MAX_STEP_BYTES:
+            body = b"".join(
+                body[at : at + MAX_STEP_BYTES].translate(_LINE_BREAKS) for at in range(0, len(body), MAX_STEP_BYTES)
+            )
         else:
             body = body.translate(_LINE_BREAKS)
     return body.strip()

@@ -17,12 +17,12 @@ MAX_VALUES = 250_000
 """Maximum number of values in one text, counted as its arrays, objects and commas."""
 MAX_DEPTH_OF_ANSWERS = MAX_DEPTH + 16
 """Maximum depth of an answer of a server, which nests client data inside lists and objects of its own."""
-MIN_DEEP = 2 * MAX_DEPTH
+MIN_DEEP_BYTES = 2 * MAX_DEPTH
 """Size in bytes up to which no text can be too deep or have too many values."""
 _MAX_COUNTED = MAX_DEPTH + 1
 """Maximum number of opening brackets of one kind that are counted; more make no difference."""
-_PIECE = 64 << 10
-STEP = 1 << 20
+_PIECE_BYTES = 64 << 10
+MAX_STEP_BYTES = 1 << 20
 """Maximum bytes of a text that one step handles. Between steps, other threads get their turn."""
 _OPEN, _CLOSE = b"[{", b"]}"
 _BITS = bytes.maketrans(_OPEN + _CLOSE, b"1100")
@@ -57,7 +57,7 @@ def opens_little(text: bytes | bytearray) -> bool:
     size = len(text)
     # The difference in length counts the brackets; `count` would take five times as long.
     return (
-        size <= MIN_DEEP
+        size <= MIN_DEEP_BYTES
         or size - len(text.replace(b"{", b"", _MAX_COUNTED).replace(b"[", b"", _MAX_COUNTED)) <= MAX_DEPTH
     )
 
@@ -121,7 +121,7 @@ def cut_between_escapes(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of each step of a text. No step ends between a backslash and what it escapes."""
     start, size = 0, len(text)
     while start < size:
-        end = min(start + STEP, size)
+        end = min(start + MAX_STEP_BYTES, size)
         if text[end - 1] == _BACKSLASH and end < size:
             piece = text[start:end]
             # In a step that begins outside of an escape, pairs of backslashes count from its beginning.
@@ -149,8 +149,8 @@ def _measure(text: bytes | bytearray, most_depth: int, most_values: int) -> str 
                 start = step.find(b'"', start)
                 if start < 0:
                     break
-            parts = step[start : start + _PIECE].split(b'"')
-            start += _PIECE
+            parts = step[start : start + _PIECE_BYTES].split(b'"')
+            start += _PIECE_BYTES
             outside = b"".join(parts[in_string::2])
             in_string ^= (len(parts) - 1) & 1
             bits = outside.translate(_BITS, _NO_BRACKET)

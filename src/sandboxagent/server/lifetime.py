@@ -84,8 +84,8 @@ def _is_stdin_open() -> bool:
         return False
 
 
-TICK = 0.5
-MAX_STEP = 2 * TICK
+TICK_INTERVAL = 0.5
+MAX_TICK_INTERVAL = 2 * TICK_INTERVAL
 """Maximum number of seconds that count per tick, because a machine that sleeps or a blocked server is not idle."""
 
 
@@ -103,7 +103,7 @@ class IdleTimer:
 
     def tick(self, now: float) -> bool:
         """Check once; return True if the server has been idle for long enough."""
-        step = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_STEP)
+        step = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_TICK_INTERVAL)
         self._looked_at = now
         self._idle = 0.0 if self._is_busy() else self._idle + step
         return self._idle >= self._patience
@@ -111,4 +111,4 @@ class IdleTimer:
     async def wait(self) -> None:
         """Return when the server has been idle for long enough."""
         while not self.tick(time.monotonic()):  # noqa: ASYNC110 - it is a clock
-            await asyncio.sleep(min(TICK, self._patience))
+            await asyncio.sleep(min(TICK_INTERVAL, self._patience))

@@ -28,7 +28,7 @@ from sandboxagent.server.server_log import ReportHandler, log_file
 
 TOKEN, PORT = "token", "port"
 """Names of files in the data directory."""
-KEEPALIVE_PROBES = 3
+MAX_KEEPALIVE_PROBES = 3
 """Maximum number of unanswered probes before a silent socket is closed."""
 
 
@@ -70,8 +70,8 @@ def _notice_dead_peers(listener: socket.socket, seconds: float) -> None:
     idle = max(1, round(seconds / 2))
     wanted = {
         "TCP_KEEPIDLE": idle,
-        "TCP_KEEPINTVL": max(1, idle // KEEPALIVE_PROBES),
-        "TCP_KEEPCNT": KEEPALIVE_PROBES,
+        "TCP_KEEPINTVL": max(1, idle // MAX_KEEPALIVE_PROBES),
+        "TCP_KEEPCNT": MAX_KEEPALIVE_PROBES,
         "TCP_USER_TIMEOUT": max(1, round(seconds * 1000)),
     }
     for name, value in wanted.items():

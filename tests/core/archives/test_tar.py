@@ -15,7 +15,7 @@ from backports import zstd
 from sandboxagent.core.archives.tar import (
     DAMAGE,
     MAX_MEMORY_BYTES,
-    WINDOW_LOG,
+    MAX_WINDOW_LOG,
     Packing,
     detect_packing,
     make_packer,
@@ -100,9 +100,9 @@ def test_zstd_may_not_ask_for_much_memory() -> None:
         compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window})
         return compressor.compress(DATA) + compressor.flush()
 
-    assert unpack_stream(io.BytesIO(packed(WINDOW_LOG)), "zst").read(100_000) == DATA
+    assert unpack_stream(io.BytesIO(packed(MAX_WINDOW_LOG)), "zst").read(100_000) == DATA
     with pytest.raises(DAMAGE):
-        unpack_stream(io.BytesIO(packed(WINDOW_LOG + 1)), "zst").read(100_000)
+        unpack_stream(io.BytesIO(packed(MAX_WINDOW_LOG + 1)), "zst").read(100_000)
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])

@@ -15,7 +15,7 @@ from sandboxagent.fleet.bus.dial import RETRY_INTERVAL, Rota
 from sandboxagent.fleet.bus.interface import Append, Conflict, StreamMessage, Unreachable
 from sandboxagent.fleet.bus.jetstream import (
     HEARTBEAT_INTERVAL,
-    PAGES_AT_ONCE,
+    MAX_PAGES_AT_ONCE,
     PLACE_INTERVAL,
     READER_TIMEOUT,
     SILENCE_TIMEOUT,
@@ -422,13 +422,13 @@ def test_few_pages_are_asked_for_at_once_and_the_others_wait_here() -> None:
     async def main() -> None:
         server = Pending()
         stream = JetStream(server, "EV")
-        reading = [asyncio.create_task(stream.page("a", 0, 9, 1 << 20)) for _ in range(3 * PAGES_AT_ONCE)]
+        reading = [asyncio.create_task(stream.page("a", 0, 9, 1 << 20)) for _ in range(3 * MAX_PAGES_AT_ONCE)]
         for _ in range(3):
-            while len(server.asked) < PAGES_AT_ONCE:  # noqa: ASYNC110 - what is tested has no events
+            while len(server.asked) < MAX_PAGES_AT_ONCE:  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert len(server.asked) == PAGES_AT_ONCE
+            assert len(server.asked) == MAX_PAGES_AT_ONCE
             for inbox in server.asked:
                 await server.take[inbox](NatsMessage(inbox, "", {"Status": "404"}, b""))
             server.asked.clear()

@@ -10,7 +10,7 @@ import pytest
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.bus.tunnel import (
-    PIECE,
+    MAX_PIECE_BYTES,
     SIGN_INTERVAL,
     SILENCE_TIMEOUT,
     TICK_INTERVAL,
@@ -103,7 +103,7 @@ def test_pieces_of_both_sides_arrive_in_order_and_once(members: Members, unique:
     async def main() -> None:
         async with members(2) as [one, other], pair(one, other, unique) as flow, asyncio.timeout(BOUND):
             up = [b"%d" % number for number in range(100)]
-            down = [bytes([number]) * PIECE for number in range(20)]
+            down = [bytes([number]) * MAX_PIECE_BYTES for number in range(20)]
             _, _, taken, other_taken = await asyncio.gather(
                 send_all(flow.asking, up),
                 send_all(flow.answering, down),
@@ -296,7 +296,7 @@ def pack(kind: int, sent: int, finished: int, body: bytes = b"") -> bytes:
         [b"\x00"],
         [pack(9, 1, 0)],
         [pack(FlowKind.BODY, 1, 5)],
-        [pack(FlowKind.BODY, 1, 0, b"x" * (PIECE + 1))],
+        [pack(FlowKind.BODY, 1, 0, b"x" * (MAX_PIECE_BYTES + 1))],
         [pack(FlowKind.BODY, number, 0) for number in range(1, WINDOW + 2)],
         [pack(FlowKind.LAST, 1, 0), pack(FlowKind.BODY, 2, 0)],
         [pack(FlowKind.BREAK, 0, 0, b"\xff" * 1000)],

@@ -5,7 +5,7 @@ import base64
 
 import pytest
 
-from sandboxagent.protocol.envelope import LARGE
+from sandboxagent.protocol.envelope import LARGE_BYTES
 from tests.fleet.gateway.conftest import Fleet
 from tests.support.acp import Acp
 from tests.support.client import META, Client, run
@@ -93,12 +93,12 @@ def test_a_client_of_acp_gets_its_responses_behind_the_updates(fleet: Fleet) -> 
 
 def test_a_large_file_goes_through_a_gateway_in_one_envelope(fleet: Fleet) -> None:
     async def main() -> None:
-        content = bytes(LARGE)
+        content = bytes(LARGE_BYTES)
         client = Client(fleet.gateways[0])
         await client.initialize(_meta={META: {"agent": "scripted", "node": "n1"}})
         params = {"path": str(fleet.roots[0] / "large"), "content": base64.b64encode(content).decode()}
         written = await client.result("_sandboxagent/fs/write_file", params)
-        assert written["bytesWritten"] == LARGE
+        assert written["bytesWritten"] == LARGE_BYTES
         await client.http.aclose()
 
     run(main())
@@ -109,14 +109,14 @@ def test_a_large_prompt_goes_through_a_gateway_and_a_large_new_session_does_not(
     async def main() -> None:
         async with Acp(fleet.gateways[0], "/acp/scripted") as client, client.get() as stream:
             new = {"cwd": fleet.nodes[0].work, "mcpServers": []}
-            await client.say("session/new", new | {"_meta": {"long": "x" * LARGE}}, id=6)
+            await client.say("session/new", new | {"_meta": {"long": "x" * LARGE_BYTES}}, id=6)
             [*_, refused] = await stream.until(lambda event: event.data.get("id") == 6)
-            assert refused.data["error"]["data"] == {"type": "invalid-params", "limit": LARGE}
+            assert refused.data["error"]["data"] == {"type": "invalid-params", "limit": LARGE_BYTES}
             await client.say("session/new", new, id=7)
             [*_, made] = await stream.until(lambda event: event.data.get("id") == 7)
             session = made.data["result"]["sessionId"]
             async with client.get(session) as own:
-                prompt = client.prompt_params(session, [["say", "hello"]]) | {"_meta": {"long": "x" * LARGE}}
+                prompt = client.prompt_params(session, [["say", "hello"]]) | {"_meta": {"long": "x" * LARGE_BYTES}}
                 await client.say("session/prompt", prompt, id=8)
                 seen = await own.until(lambda event: event.data.get("id") == 8)
                 assert "hello" in [event.text for event in seen]

@@ -10,7 +10,7 @@ import pytest
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.nats import connect
-from sandboxagent.fleet.bus.tunnel import PIECE, SILENCE_TIMEOUT, WINDOW, FlowKind
+from sandboxagent.fleet.bus.tunnel import MAX_PIECE_BYTES, SILENCE_TIMEOUT, WINDOW, FlowKind
 from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.messages import AnswerHead, Lease
 from sandboxagent.protocol.errors import NodeUnreachable
@@ -85,7 +85,7 @@ def test_a_head_that_makes_no_sense_is_not_passed_on(answer: list[bytes]) -> Non
         [head(204), piece(FlowKind.LAST, 2, b"a body")],
         [head(200), piece(FlowKind.BODY, 3, b"a hole before it")],
         [head(200), piece(FlowKind.HEAD, 2)],
-        [head(200), *(piece(FlowKind.BODY, number, b"x" * PIECE) for number in range(2, 100))],
+        [head(200), *(piece(FlowKind.BODY, number, b"x" * MAX_PIECE_BYTES) for number in range(2, 100))],
     ],
 )
 def test_a_body_that_breaks_its_word_is_cut(answer: list[bytes]) -> None:
@@ -102,7 +102,7 @@ def test_a_body_that_breaks_its_word_is_cut(answer: list[bytes]) -> None:
             await asking
             assert not client.whole
             assert client.transport.closed
-            assert sum(map(len, client.got)) <= WINDOW * PIECE
+            assert sum(map(len, client.got)) <= WINDOW * MAX_PIECE_BYTES
 
     run(main())
 
@@ -137,14 +137,14 @@ def test_a_node_that_floods_or_never_ends_costs_others_nothing() -> None:
             await fleet.join("good", echo)
             flooded, stuck = (
                 Client(),
-                Client("PUT", body=[b"x" * PIECE] * 9),
+                Client("PUT", body=[b"x" * MAX_PIECE_BYTES] * 9),
             )
             asking = [asyncio.create_task(each.ask(fleet.gateway, "evil")) for each in (flooded, stuck)]
             first = (await evil.opened.get()).rpartition(".")[2]
             await evil.send("evil", first, head(200), *(piece(FlowKind.BODY, 2, b"x") for _ in range(5000)))
-            client = Client("PUT", body=[b"y" * PIECE] * 30)
+            client = Client("PUT", body=[b"y" * MAX_PIECE_BYTES] * 30)
             await client.ask(fleet.gateway, "good")
-            assert (client.status, sum(map(len, client.got))) == (201, 30 * PIECE)
+            assert (client.status, sum(map(len, client.got))) == (201, 30 * MAX_PIECE_BYTES)
             await asyncio.wait(asking[:1])
             assert not flooded.whole
             assert not asking[1].done()

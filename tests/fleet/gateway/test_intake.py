@@ -14,12 +14,18 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusError, Table
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, Ingest
-from sandboxagent.fleet.gateway.intake import GREETINGS, UNKNOWN_TIMEOUT, Intake
+from sandboxagent.fleet.gateway.intake import MAX_FIRST_BEATS, UNKNOWN_TIMEOUT, Intake
 from sandboxagent.fleet.gateway.limits import Marks
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.tunnels import GatewayTunnels, NodeRequest
-from sandboxagent.fleet.gateway.validate import ASIDE, FORGIVEN, NUISANCES, STRAYS, Quotas
+from sandboxagent.fleet.gateway.validate import (
+    IGNORE_TIMEOUT,
+    MAX_INVALID,
+    MAX_INVALID_PER_SECOND,
+    MAX_UNKNOWN_PIECES_PER_SECOND,
+    Quotas,
+)
 from sandboxagent.fleet.messages import BeatReply, BeatRequest
 from sandboxagent.protocol.errors import NodeUnreachable
 from tests.fleet.gateway.test_rights import Guarded, guarded, needs_nats
@@ -129,7 +135,7 @@ def test_a_node_that_floods_with_anything_is_set_aside_and_everyone_is_told(
             caplog.clear()
             await evil.shout(verb, 2000, body)
             await gateway.until(lambda: bool(other.aside("evil")))
-            assert gateway.taken["evil"] <= GREETINGS + 200
+            assert gateway.taken["evil"] <= MAX_FIRST_BEATS + 200
             assert "it is accepted again 30 s after g noticed" in gateway.aside("evil")
             assert gateway.registry.nodes()[0].set_aside == gateway.aside("evil")
             assert "floods" in gateway.registry.closed()["evil"]
@@ -147,7 +153,7 @@ def test_a_node_that_floods_with_anything_is_set_aside_and_everyone_is_told(
             assert not gateway.aside("good")
             assert "good" not in gateway.registry.closed()
             # It does not lose its lease meanwhile, and is heard again.
-            gateway.clock.now = ASIDE
+            gateway.clock.now = IGNORE_TIMEOUT
             await gateway.intake.renew()
             await gateway.until(lambda: not other.aside("evil"))
             assert (await evil.beat()).failed is None
@@ -167,17 +173,17 @@ def test_an_honest_node_that_sends_too_much_has_to_wait_and_is_not_set_aside() -
         if quotas.begin("good", 1 << 20) is None:
             quotas.end("good")
     assert not told
-    for _ in range(int(NUISANCES) + 10):
+    for _ in range(int(MAX_INVALID) + 10):
         quotas.begin("good", 1 << 20)
     assert told == ["good"]
     assert quotas.is_aside("good")
-    clock.now += ASIDE
+    clock.now += IGNORE_TIMEOUT
     assert not quotas.is_aside("good")
     # Once more at once, if it goes on.
-    for _ in range(int(NUISANCES) + 10):
+    for _ in range(int(MAX_INVALID) + 10):
         quotas.blame("good", "it goes on")
     assert told == ["good"] * 2
-    assert FORGIVEN < NUISANCES
+    assert MAX_INVALID_PER_SECOND < MAX_INVALID
 
 
 def test_few_stray_pieces_are_no_flood_but_many_are() -> None:
@@ -188,7 +194,7 @@ def test_few_stray_pieces_are_no_flood_but_many_are() -> None:
     quotas.set_aside = lambda node, reason: told.append(reason)
     for _ in range(100):
         clock.now += 1
-        for _ in range(int(STRAYS) - 1):
+        for _ in range(int(MAX_UNKNOWN_PIECES_PER_SECOND) - 1):
             quotas.stray("n")
     assert not told
     for _ in range(2000):
@@ -218,7 +224,7 @@ def test_a_flood_of_first_beats_keeps_out_no_node_that_is_known() -> None:
         async with joined() as (gateway, _, good):
             before = gateway.taken.total()
             stranger = Node("no-name!", good.bus)
-            await stranger.shout(messages.BEAT, 2 * GREETINGS)
+            await stranger.shout(messages.BEAT, 2 * MAX_FIRST_BEATS)
             assert gateway.taken.total() == before
             assert (await good.beat()).failed is None
             with pytest.raises(BusError):
@@ -259,7 +265,7 @@ def test_megabytes_of_nonsense_of_one_node_cost_no_other_its_lease(
         for _ in range(40):
             assert (await good.beat()).failed is None
             gateway.clock.now += 0.2
-        assert gateway.taken["evil"] - before <= 2 * GREETINGS
+        assert gateway.taken["evil"] - before <= 2 * MAX_FIRST_BEATS
         done.set()
         await flooding
         lines = [each.getMessage() for each in caplog.records]

@@ -14,7 +14,7 @@ from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Append, StreamMessa
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import Ingest
-from sandboxagent.fleet.gateway.limits import KEEP_TIMEOUT, MAX_DESCRIPTION, Marks, NodeLimits, Unfinished
+from sandboxagent.fleet.gateway.limits import KEEP_TIMEOUT, MAX_DESCRIPTION_BYTES, Marks, NodeLimits, Unfinished
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.messages import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
@@ -178,7 +178,7 @@ def test_a_line_that_is_longer_than_a_node_may_write_is_refused_part_by_part() -
 def test_a_node_that_describes_itself_at_length_gets_no_lease_and_the_reason() -> None:
     async def main() -> None:
         own = await open_limited(NodeLimits())
-        reply = await own.beat("evil", *(f"label-{number}" for number in range(MAX_DESCRIPTION // 8)))
+        reply = await own.beat("evil", *(f"label-{number}" for number in range(MAX_DESCRIPTION_BYTES // 8)))
         assert "fewer labels" in str(reply.failed)
         assert (await own.beat("good", "zone")).failed is None
 

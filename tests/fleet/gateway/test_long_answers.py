@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from sandboxagent.fleet.gateway.requests import MAX_READ
+from sandboxagent.fleet.gateway.requests import MAX_READ_BYTES
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
-from sandboxagent.protocol.envelope import LARGE, parse
+from sandboxagent.protocol.envelope import LARGE_BYTES, parse
 from sandboxagent.protocol.errors import NodeUnreachable
 from tests.fleet.gateway.scripted_nodes import KNOWN, PATH, open_gateway
 from tests.support.client import run
@@ -37,15 +37,15 @@ def test_a_long_answer_of_a_node_is_parsed_in_a_thread_and_holds_up_no_short_one
         client, go = await gateway.client("n1", home="n1"), threading.Event()
         lines = gateway.calls._lines
         lines.start(go.wait, BOUND)
-        long = gateway.calls.submit(client, parse(request("x/y", LARGE)))
-        listed = gateway.calls.submit(client, parse(request("_sandboxagent/session/pending", LARGE)))
+        long = gateway.calls.submit(client, parse(request("x/y", LARGE_BYTES)))
+        listed = gateway.calls.submit(client, parse(request("_sandboxagent/session/pending", LARGE_BYTES)))
         short = await gateway.calls.submit(client, parse(request("x/y", 1)))
         assert len(json.loads(short.line)["result"]["text"]) == 1
         for _ in range(20):
             await asyncio.sleep(0)
         assert (long.result, listed.result) == (None, None)
         go.set()
-        assert len(json.loads((await long).line)["result"]["text"]) == LARGE
+        assert len(json.loads((await long).line)["result"]["text"]) == LARGE_BYTES
         assert json.loads((await listed).line)["result"]["pending"] == [{"sessionId": "s"}]
 
     run(main())
@@ -56,9 +56,9 @@ def test_an_answer_that_the_gateway_has_to_read_is_refused_when_it_is_too_long()
         gateway = await open_gateway(n1=reply)
         client = await gateway.client("n1", home="n1")
         with pytest.raises(NodeUnreachable, match="too long an answer"):
-            await gateway.calls.submit(client, parse(request("session/load", MAX_READ, sessionId="s")))
+            await gateway.calls.submit(client, parse(request("session/load", MAX_READ_BYTES, sessionId="s")))
         # One that it only passes on may be as long as any.
-        passed = await gateway.calls.submit(client, parse(request("x/y", MAX_READ, sessionId="s")))
-        assert len(passed.line) > MAX_READ
+        passed = await gateway.calls.submit(client, parse(request("x/y", MAX_READ_BYTES, sessionId="s")))
+        assert len(passed.line) > MAX_READ_BYTES
 
     run(main())

@@ -17,7 +17,14 @@ from sandboxagent.fleet.bus.nats import connect
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.shares import KEPT, LEAST_PIECE, MAX_SUBJECTS, SHOWN_AFTER, SUBJECT, Shares
+from sandboxagent.fleet.gateway.shares import (
+    KEPT,
+    MAX_SUBJECTS,
+    MIN_PIECE_BYTES,
+    SHOWN_AFTER,
+    SUBJECT_COST_BYTES,
+    Shares,
+)
 from sandboxagent.fleet.messages import LogReply, LogRequest
 from sandboxagent.fleet.records import end_of
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
@@ -139,12 +146,12 @@ def test_gateways_agree_on_whose_events_go_first(buses: Buses) -> None:
                     # What one has put, the other hears of.
                     await asyncio.sleep(0)
             assert await gateways[0].history("good") == ([b"good"], 0)
-            assert await gateways[1].events.size() <= KEPT * MOST + LEAST_PIECE
+            assert await gateways[1].events.size() <= KEPT * MOST + MIN_PIECE_BYTES
             # One that comes later knows as much.
             late = await open_gateway(three, "g3")
             assert late.shares.size_of("good")
             found, known = late.shares.size_of("evil"), gateways[0].shares.size_of("evil")
-            assert abs(found - known) <= 4 * LEAST_PIECE
+            assert abs(found - known) <= 4 * MIN_PIECE_BYTES
             for gateway in (*gateways, late):
                 await gateway.close()
 
@@ -160,7 +167,7 @@ def test_nodes_share_a_full_stream_alike(buses: Buses) -> None:
                     await gateway.say(node, node)
                 await gateway.shares.look()
             sizes = [gateway.shares.size_of(node) for node in ("good", "evil", "other")]
-            assert max(sizes) - min(sizes) <= 4 * LEAST_PIECE
+            assert max(sizes) - min(sizes) <= 4 * MIN_PIECE_BYTES
             await gateway.close()
 
     run(main())
@@ -184,7 +191,7 @@ def test_many_small_sessions_are_counted_with_the_cost_of_their_subjects() -> No
         gateway = await open_gateway(MemoryBus(Cluster()), "g1")
         for place in range(MAX_SUBJECTS):
             await gateway.say("evil", f"s{place}", b"x")
-        assert gateway.shares.size_of("evil") > MAX_SUBJECTS * SUBJECT
+        assert gateway.shares.size_of("evil") > MAX_SUBJECTS * SUBJECT_COST_BYTES
         await gateway.close()
 
     run(main())

@@ -9,8 +9,8 @@ import pytest
 from sandboxagent.fleet.bus.interface import Bus, Hearer, StopHearing
 from sandboxagent.fleet.bus.memory import MemoryBus
 from sandboxagent.fleet.bus.nats import connect
-from sandboxagent.fleet.bus.tunnel import PIECE, SILENCE_TIMEOUT, WINDOW
-from sandboxagent.fleet.gateway.tunnels import INLINE, GatewayTunnels, NodeRequest
+from sandboxagent.fleet.bus.tunnel import MAX_PIECE_BYTES, SILENCE_TIMEOUT, WINDOW
+from sandboxagent.fleet.gateway.tunnels import MAX_INLINE_BYTES, GatewayTunnels, NodeRequest
 from sandboxagent.fleet.messages import Lease
 from sandboxagent.protocol.errors import NodeUnreachable, TooMany
 from sandboxagent.server.http.asgi import Receive, Scope, Send, is_gone, respond, transport
@@ -51,7 +51,7 @@ def fleets(request: pytest.FixtureRequest) -> Open:
     return on_nats
 
 
-@pytest.mark.parametrize("size", [0, 5, INLINE + 1, 20 * PIECE + 7])
+@pytest.mark.parametrize("size", [0, 5, MAX_INLINE_BYTES + 1, 20 * MAX_PIECE_BYTES + 7])
 def test_a_request_and_its_answer_pass_whole(fleets: Open, size: int) -> None:
     async def main() -> None:
         async with fleets() as fleet:
@@ -169,7 +169,7 @@ def test_an_upload_that_is_cut_off_does_not_come_to_its_end_at_the_node() -> Non
                     await ended.put("cut")
 
             await fleet.join("n1", upload)
-            client = Client("PUT", body=[b"x" * PIECE], endless=True)
+            client = Client("PUT", body=[b"x" * MAX_PIECE_BYTES], endless=True)
             asking = asyncio.create_task(client.ask(fleet.gateway))
             await client.sent.wait()
             client.left.set()
@@ -202,7 +202,7 @@ def test_a_slow_reader_costs_a_window_and_holds_nobody_else_up() -> None:
                 nonlocal made
                 await send({"type": "http.response.start", "status": 200, "headers": []})
                 for _ in range(50):
-                    await send({"type": "http.response.body", "body": b"x" * PIECE, "more_body": True})
+                    await send({"type": "http.response.body", "body": b"x" * MAX_PIECE_BYTES, "more_body": True})
                     made += 1
                 await send({"type": "http.response.body", "body": b""})
 
@@ -211,11 +211,11 @@ def test_a_slow_reader_costs_a_window_and_holds_nobody_else_up() -> None:
             slow.reading.clear()
             waiting = asyncio.create_task(slow.ask(fleet.gateway))
             await quick.ask(fleet.gateway)
-            assert (quick.whole, sum(map(len, quick.got))) == (True, 50 * PIECE)
+            assert (quick.whole, sum(map(len, quick.got))) == (True, 50 * MAX_PIECE_BYTES)
             assert made <= 50 + WINDOW + 1
             slow.reading.set()
             await waiting
-            assert (slow.whole, sum(map(len, slow.got))) == (True, 50 * PIECE)
+            assert (slow.whole, sum(map(len, slow.got))) == (True, 50 * MAX_PIECE_BYTES)
 
     run(main())
 

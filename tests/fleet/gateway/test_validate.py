@@ -14,7 +14,7 @@ from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.tunnels import ANSWERS, NodeAnswer, NodeRequest
-from sandboxagent.fleet.gateway.validate import BURST, LEAST, MAX_ID, MAX_OPEN, Quotas
+from sandboxagent.fleet.gateway.validate import BURST_INTERVAL, MAX_ID_BYTES, MAX_OPEN, MIN_COST_BYTES, Quotas
 from sandboxagent.fleet.messages import LogReply, LogRequest, OutgoingMessage
 from sandboxagent.fleet.records import outgoing
 from sandboxagent.protocol.errors import NodeUnreachable
@@ -27,7 +27,7 @@ from tests.support.client import run
 
 TAG = "g0123456789abcdef"
 OWN = subjects.connection_events(TAG, "n2")
-LONG = "x" * MAX_ID
+LONG = "x" * MAX_ID_BYTES
 UPDATE: dict[str, object] = {"method": "session/update", "params": {"sessionId": "of-n1", "update": {}}}
 
 
@@ -146,14 +146,14 @@ class Clock:
 
 def test_a_node_gets_its_rate_and_no_more() -> None:
     clock = Clock()
-    quotas = Quotas(10 * LEAST, clock)
+    quotas = Quotas(10 * MIN_COST_BYTES, clock)
     taken = 0
-    while quotas.begin("evil", LEAST) is None:
+    while quotas.begin("evil", MIN_COST_BYTES) is None:
         quotas.end("evil")
         taken += 1
-    assert taken == 10 * BURST
+    assert taken == 10 * BURST_INTERVAL
     assert "evil publishes more than 10240 bytes a second" in (quotas.begin("evil", 1) or "")
-    assert quotas.begin("good", LEAST) is None
+    assert quotas.begin("good", MIN_COST_BYTES) is None
     clock.now = 0.5
     assert quotas.begin("evil", 1) is None
 
@@ -174,7 +174,7 @@ def test_a_gateway_answers_slow_to_a_node_that_floods_and_takes_all_of_it_in_tim
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         holders = {name: fleet.Lease(name, "", "", {}, [], 0) for name in ("evil", "good")}
         tables = Owners(await bus.table("owners"), events), await bus.table("nodes"), await bus.table("sess")
-        ingest = Ingest("g", events, *tables, holders, quotas=Quotas(LEAST, clock))
+        ingest = Ingest("g", events, *tables, holders, quotas=Quotas(MIN_COST_BYTES, clock))
 
         async def say(node: str, session: str) -> LogReply:
             chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, session, session_channel(session), 0.0)

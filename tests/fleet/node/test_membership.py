@@ -16,7 +16,7 @@ from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusRefused, Unreachable
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
-from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, NODE_RATE, Ingest
+from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, MAX_RATE_BYTES, Ingest
 from sandboxagent.fleet.gateway.intake import Intake
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.placement import Presence
@@ -73,7 +73,7 @@ class World:
         known = (registry.leases, None, is_there)
         self.orders = Orders()
         tables = Owners(await self.bus.table("owners"), events), leases, listed
-        quotas = Quotas(NODE_RATE, time.monotonic)
+        quotas = Quotas(MAX_RATE_BYTES, time.monotonic)
         self.ingest = Ingest("g", events, *tables, *known, registry=registry, quotas=quotas, orders=self.orders)
         self.intake = Intake("g", self.bus, self.ingest.take, quotas, registry, leases, time.monotonic, LEASE_TIMEOUT)
         await self.intake.start()

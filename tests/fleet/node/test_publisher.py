@@ -236,10 +236,10 @@ def test_a_session_that_cannot_be_published_costs_no_other_one() -> None:
     async def main() -> None:
         node, net = Node(), await Fleet().open()
         node.append("one", [b"1"])
-        node.append("x" * records.MAX_META, [b"2"])
+        node.append("x" * records.MAX_META_BYTES, [b"2"])
         node.append("other", [b"3"])
         await drain(publish(node, net), node)
         assert (net.lines("one"), net.lines("other")) == ([b"1"], [b"3"])
-        assert net.lines("x" * records.MAX_META) == []
+        assert net.lines("x" * records.MAX_META_BYTES) == []
 
     run(main())

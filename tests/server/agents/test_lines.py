@@ -6,7 +6,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxagent.server.agents.lines import OVERSIZED_HEAD, LineSplitter, StderrTail
+from sandboxagent.server.agents.lines import OVERSIZED_HEAD_BYTES, LineSplitter, StderrTail
 
 LINE = st.binary(max_size=40).map(lambda line: line.replace(b"\n", b""))
 
@@ -59,7 +59,7 @@ def test_an_oversized_line_leaves_its_beginning() -> None:
         blob = b"".join(splitter.feed(content[at : at + piece]) for at in range(0, len(content), piece))
 
         assert blob == b"next\n"
-        assert splitter.take_oversized() == [line[:OVERSIZED_HEAD]]
+        assert splitter.take_oversized() == [line[:OVERSIZED_HEAD_BYTES]]
         assert splitter.take_oversized() == []
 
 

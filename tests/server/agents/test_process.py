@@ -14,7 +14,7 @@ import uvloop
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import AgentExited, AgentNotReading
-from sandboxagent.server.agents.process import LOG_SIZE, AgentProcess, StderrLog
+from sandboxagent.server.agents.process import MAX_STDERR_LOG_BYTES, AgentProcess, StderrLog
 from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.running import BOUND
 from tests.support.spawning import Powerless, Raising, Recorder, Run, Spawn, alive, escape, eventually, python
@@ -220,7 +220,7 @@ def test_the_log_of_stderr_starts_anew_when_it_is_full(run: Run, spawn: Spawn, t
     run(main)
     both = (tmp_path / "agent.log.1").read_bytes() + (tmp_path / "agent.log").read_bytes()
     assert both.endswith(b"\n599999\n600000\n")
-    assert LOG_SIZE / 2 < len(both) <= 2 * LOG_SIZE
+    assert MAX_STDERR_LOG_BYTES / 2 < len(both) <= 2 * MAX_STDERR_LOG_BYTES
     assert {path.name for path in tmp_path.iterdir()} == {"agent.log", "agent.log.1"}
 
 
@@ -257,7 +257,7 @@ def test_a_disk_that_hangs_at_the_log_of_stderr_does_not_hold_the_event_loop(
         assert listener.blob == b"alive\ndone\n"
         assert b"are left out here" in written
         assert written.endswith(b"\n600000\n")
-        assert len(written) < 2 * LOG_SIZE
+        assert len(written) < 2 * MAX_STDERR_LOG_BYTES
 
     run(main)
 

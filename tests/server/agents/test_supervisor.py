@@ -19,7 +19,7 @@ from sandboxagent.server.agents.manifest import Agent, load_manifest
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.agents.running import RunningAgent
 from sandboxagent.server.agents.start import AgentStarter, ProcessLimits
-from sandboxagent.server.agents.supervisor import FREE_CRASHES, MAX_BACKOFF, Provide, Supervisor, _backoff
+from sandboxagent.server.agents.supervisor import FREE_CRASHES, MAX_BACKOFF_INTERVAL, Provide, Supervisor, _backoff
 from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.running import BOUND, alive, eventually, scripted
 
@@ -126,7 +126,7 @@ def test_concurrent_first_callers_share_one_boot(tmp_path: Path) -> None:
 def test_an_agent_that_floods_before_it_answers_initialize_has_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandboxagent.server.agents.start.EARLY_BYTES", 1000)
+    monkeypatch.setattr("sandboxagent.server.agents.start.MAX_EARLY_BYTES", 1000)
 
     async def main() -> None:
         async with House(tmp_path) as house:
@@ -396,7 +396,7 @@ def test_who_waits_for_a_boot_or_a_back_off_is_told_at_once_when_it_ends(tmp_pat
             for waiting in (backing_off, starting):
                 with pytest.raises(ShuttingDown):
                     await waiting
-            assert time.monotonic() - begun < MAX_BACKOFF / 2
+            assert time.monotonic() - begun < MAX_BACKOFF_INTERVAL / 2
             assert house.starts == 1
 
     run(main())

@@ -10,7 +10,7 @@ import pytest
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import BadRequest, FileTooLarge
-from sandboxagent.server.file_api.routes import BLOCK, receive_file
+from sandboxagent.server.file_api.routes import BLOCK_BYTES, receive_file
 from sandboxagent.server.files.entries import IncomingFile, WriteCondition
 from sandboxagent.server.files.roots import Roots
 from tests.support.client import run
@@ -32,7 +32,9 @@ def incoming(roots: Roots, limit: int | None = None) -> IncomingFile:
     return IncomingFile(roots, f"{roots.base}/file", WriteCondition(), limit)
 
 
-@pytest.mark.parametrize("sizes", [[], [0], [1], [BLOCK], [BLOCK - 1, 1, 1], [BLOCK // 3] * 10, [3 * BLOCK, 5]])
+@pytest.mark.parametrize(
+    "sizes", [[], [0], [1], [BLOCK_BYTES], [BLOCK_BYTES - 1, 1, 1], [BLOCK_BYTES // 3] * 10, [3 * BLOCK_BYTES, 5]]
+)
 def test_a_file_is_what_came_however_it_came(roots: Roots, tmp_path: Path, sizes: list[int]) -> None:
     parts = [os.urandom(size) for size in sizes]
     written = run(receive_file(incoming(roots), body(*parts), POOL))
@@ -43,7 +45,7 @@ def test_a_file_is_what_came_however_it_came(roots: Roots, tmp_path: Path, sizes
 
 def test_a_body_that_falls_silent_is_given_up_and_leaves_nothing(roots: Roots, tmp_path: Path) -> None:
     async def silent() -> AsyncGenerator[bytes]:
-        yield b"x" * 2 * BLOCK
+        yield b"x" * 2 * BLOCK_BYTES
         await asyncio.Event().wait()
 
     with pytest.raises(BadRequest, match="nothing of the file came"):
@@ -55,7 +57,7 @@ def test_a_body_that_fails_leaves_nothing_also_when_writing_fails_at_the_same_ti
     roots: Roots, tmp_path: Path
 ) -> None:
     async def failing() -> AsyncGenerator[bytes]:
-        yield b"x" * 2 * BLOCK
+        yield b"x" * 2 * BLOCK_BYTES
         raise ConnectionError
 
     with pytest.raises(ConnectionError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.server.files.download import READ_AT_ONCE, bundle
+from sandboxagent.server.files.download import READ_BYTES, bundle
 
 
 def archive(directory: Path) -> bytes:
@@ -67,9 +67,9 @@ def test_pipes_sockets_and_devices_are_left_out(tmp_path: Path) -> None:
         assert content(archive(tmp_path)) == {"file": b"x"}
 
 
-@pytest.mark.parametrize("becomes", [0, 100, 3 * READ_AT_ONCE])
+@pytest.mark.parametrize("becomes", [0, 100, 3 * READ_BYTES])
 def test_a_file_that_changes_while_it_is_read_has_the_size_that_was_said(tmp_path: Path, becomes: int) -> None:
-    size = READ_AT_ONCE + 1000
+    size = READ_BYTES + 1000
     (tmp_path / "file").write_bytes(b"x" * size)
     written: list[bytes] = []
 

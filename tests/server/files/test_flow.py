@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from sandboxagent.server.files.flow import Abandoned, Inflow, Outflow
-from sandboxagent.server.files.upload import PIECE
+from sandboxagent.server.files.upload import PIECE_BYTES
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -53,7 +53,7 @@ def test_a_waiting_side_is_released_when_the_other_side_is_gone() -> None:
 
         def write() -> None:
             while True:
-                outflow.write(bytes(PIECE))
+                outflow.write(bytes(PIECE_BYTES))
 
         writing = asyncio.create_task(asyncio.to_thread(write))
         await anext(outflow.pieces())
@@ -69,14 +69,14 @@ def test_a_waiting_side_is_released_when_the_other_side_is_gone() -> None:
 
 def test_all_that_is_written_comes_and_not_far_ahead_of_its_reader() -> None:
     async def main() -> None:
-        outflow = Outflow(limit=2 * PIECE)
+        outflow = Outflow(limit=2 * PIECE_BYTES)
         written = 0
 
         def write() -> None:
             nonlocal written
             for number in range(40):
-                outflow.write(bytes([number]) * (PIECE // 2))
-                written += PIECE // 2
+                outflow.write(bytes([number]) * (PIECE_BYTES // 2))
+                written += PIECE_BYTES // 2
             outflow.write(b"end")
             outflow.finish()
 
@@ -84,8 +84,8 @@ def test_all_that_is_written_comes_and_not_far_ahead_of_its_reader() -> None:
         got = bytearray()
         async for piece in outflow.pieces():
             got += piece
-            assert written - len(got) <= 4 * PIECE
+            assert written - len(got) <= 4 * PIECE_BYTES
         await work
-        assert bytes(got) == b"".join(bytes([number]) * (PIECE // 2) for number in range(40)) + b"end"
+        assert bytes(got) == b"".join(bytes([number]) * (PIECE_BYTES // 2) for number in range(40)) + b"end"
 
     run(main())

@@ -14,7 +14,7 @@ from sandboxagent.protocol.errors import BadRequest
 from sandboxagent.protocol.files import Match
 from sandboxagent.server.files.confined import Confined, Outside
 from sandboxagent.server.files.roots import encode_name
-from sandboxagent.server.files.search import LINE, Query, Search, SearchLimits
+from sandboxagent.server.files.search import MAX_LINE, Query, Search, SearchLimits
 from sandboxagent.server.processes.children import OWNER, ProcessTrees
 from tests.support.client import run
 
@@ -107,7 +107,7 @@ def test_lines_that_are_not_text_or_very_long_are_sent_in_part(root: Path) -> No
     assert by_name["latin"].text == "caf\ufffd needle"
     long = by_name["long"]
     assert long.text is not None
-    assert (long.column, long.textTruncated, len(str(long.text))) == (50_001, True, LINE)
+    assert (long.column, long.textTruncated, len(str(long.text))) == (50_001, True, MAX_LINE)
     assert "needle" in str(long.text)
     assert "huge" not in by_name
     assert reason == "lines"

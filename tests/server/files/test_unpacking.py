@@ -30,7 +30,7 @@ from sandboxagent.protocol.errors import (
 from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.files.flow import Abandoned, Inflow
 from sandboxagent.server.files.roots import encode_name
-from sandboxagent.server.files.upload import PATHS, SLACK, Uploaded, UploadLimits, receive
+from sandboxagent.server.files.upload import MAX_PATHS, SLACK_BYTES, Uploaded, UploadLimits, receive
 from tests.support.archives import extended, folder, hardlink, header, member, packed, symlink
 from tests.support.client import run
 from tests.support.small_disk import mounted
@@ -135,11 +135,11 @@ def test_names_that_are_not_text_and_backslashes_are_kept(root: Path) -> None:
 
 
 def test_only_the_first_paths_are_listed(root: Path) -> None:
-    limits = UploadLimits(1 << 20, PATHS + 10, 10)
-    exactly = [member(f"{number}") for number in range(PATHS)]
+    limits = UploadLimits(1 << 20, MAX_PATHS + 10, 10)
+    exactly = [member(f"{number}") for number in range(MAX_PATHS)]
     assert not send(root, packed(*exactly), limits=limits).truncated
     answer = send(root, packed(*exactly, member("more")), limits=limits)
-    assert (len(answer.paths), answer.truncated) == (PATHS, True)
+    assert (len(answer.paths), answer.truncated) == (MAX_PATHS, True)
     assert (root / "more").exists()
 
 
@@ -257,10 +257,10 @@ def test_an_archive_over_a_limit_is_too_large_and_changes_nothing(root: Path, da
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress], ids=["gzip", "zstd"])
 def test_an_archive_that_unfolds_into_far_more_than_it_is_is_stopped(root: Path, pack: object) -> None:
     assert callable(pack)
-    bomb = pack(packed(member("a", bytes(SLACK + 20 * MIB))))
+    bomb = pack(packed(member("a", bytes(SLACK_BYTES + 20 * MIB))))
     with pytest.raises(ArchiveTooLarge) as refused:
         send(root, bomb, limits=UploadLimits(1 << 40, 100, 10))
-    assert refused.value.fields["limit"] < SLACK + 11 * len(bomb)
+    assert refused.value.fields["limit"] < SLACK_BYTES + 11 * len(bomb)
     assert os.listdir(root) == []
 
 
@@ -444,7 +444,7 @@ def test_headers_for_all_entries_have_a_bound(root: Path) -> None:
 def test_headers_count_in_what_an_archive_unfolds_into(root: Path) -> None:
     """Folders have no content at all."""
     heads = b"".join(header(f"{number}/", type=tarfile.DIRTYPE) for number in range(3000))
-    data = gzip.compress(heads + bytes(SLACK) + bytes(1024), 1)
+    data = gzip.compress(heads + bytes(SLACK_BYTES) + bytes(1024), 1)
     with pytest.raises(ArchiveTooLarge, match="unpack to") as refused:
         send(root, data, limits=UploadLimits(1 << 40, 10_000, 1))
     assert "limit" in refused.value.fields

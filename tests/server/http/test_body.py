@@ -11,7 +11,7 @@ from websockets.frames import Frame, Opcode
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.server.http.asgi import Receive, Scope, Send
-from sandboxagent.server.http.body import IN_ONE_TURN, NONSENSE, WebSocketTransport
+from sandboxagent.server.http.body import IN_ONE_TURN, MAX_INVALID, WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
 from sandboxagent.server.http.ports import HubClients, RequestHandler
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -95,12 +95,12 @@ def on_socket(
 @pytest.mark.requirement("14.ws-flood")
 def test_one_that_sends_nothing_but_nonsense_is_closed_and_told_why() -> None:
     async def test(client: Client) -> None:
-        await client.says(*[""] * 10 * NONSENSE)
+        await client.says(*[""] * 10 * MAX_INVALID)
         await client.hears(lambda one: one.close)
         assert client.close is not None
         assert client.close[0] == 1008
         assert "no envelopes" in client.close[1]
-        assert 0 < len([one for one in client.heard if one.get("id") is None]) <= NONSENSE + 1
+        assert 0 < len([one for one in client.heard if one.get("id") is None]) <= MAX_INVALID + 1
 
     on_socket(test)
 
@@ -109,8 +109,8 @@ def test_one_that_sends_nothing_but_nonsense_is_closed_and_told_why() -> None:
 def test_nonsense_among_envelopes_is_complained_of_and_no_more() -> None:
     async def test(client: Client) -> None:
         for _ in range(3):
-            await client.says(*["nonsense"] * NONSENSE, {"jsonrpc": "2.0", "method": "$/nothing"})
-        await client.hears(lambda one: len(one.heard) == 3 * NONSENSE)
+            await client.says(*["nonsense"] * MAX_INVALID, {"jsonrpc": "2.0", "method": "$/nothing"})
+        await client.hears(lambda one: len(one.heard) == 3 * MAX_INVALID)
         assert client.close is None
 
     on_socket(test)

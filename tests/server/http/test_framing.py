@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxagent.protocol.errors import HeadersTooLarge
-from sandboxagent.server.http.framing import MAX_HEAD, Framing, RequestPart
+from sandboxagent.server.http.framing import MAX_HEAD_BYTES, Framing, RequestPart
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -47,10 +47,10 @@ def test_body_with_a_length_is_one_piece_and_ends_at_that_length() -> None:
 
 
 @pytest.mark.requirement("3.large-headers-431")
-@given(cuts=st.lists(st.integers(0, MAX_HEAD), max_size=5))
+@given(cuts=st.lists(st.integers(0, MAX_HEAD_BYTES), max_size=5))
 def test_a_head_may_have_64_kib_to_the_byte(cuts: list[int]) -> None:
     framing = Framing()
-    pieces(framing, b"x" * (MAX_HEAD - 1), cuts)
+    pieces(framing, b"x" * (MAX_HEAD_BYTES - 1), cuts)
     framing.check()
     framing.advance(b"x", 0, 1)
     with pytest.raises(HeadersTooLarge):
@@ -62,7 +62,7 @@ def test_trailers_and_extensions_of_chunks_are_bounded() -> None:
     framing = Framing()
     framing.expect_body(None)
     line = b"x" * 1000
-    for _ in range(MAX_HEAD // 1000):
+    for _ in range(MAX_HEAD_BYTES // 1000):
         framing.advance(line, 0, len(line))
         framing.check()
     framing.advance(line, 0, len(line))
@@ -91,4 +91,4 @@ def test_an_honest_body_in_chunks_is_never_too_long(sizes: list[int], extension:
 def test_blank_lines_before_a_request_are_one_piece_and_bounded() -> None:
     data = b"\r\n" * 1000 + b"GET / HTTP/1.1\r\n\r\n"
     assert Framing().end_of_piece(data, 0, has_begun=False) == 2000
-    assert Framing().end_of_piece(b"\r\n" * MAX_HEAD, 0, has_begun=False) == MAX_HEAD
+    assert Framing().end_of_piece(b"\r\n" * MAX_HEAD_BYTES, 0, has_begun=False) == MAX_HEAD_BYTES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.server.http.sockets import GATHERED, LINGER_TIMEOUT, BufferedTransport
+from sandboxagent.server.http.sockets import LINGER_TIMEOUT, MAX_GATHERED_BYTES, BufferedTransport
 from tests.support.in_process import PretendedTransport
 
 
@@ -52,7 +52,7 @@ def test_more_than_64_kib_does_not_wait_for_the_end_of_the_turn() -> None:
         for piece in pieces:
             outer.write(piece)
             waiting = outer.get_write_buffer_size() - inner.get_write_buffer_size()
-            assert waiting <= GATHERED
+            assert waiting <= MAX_GATHERED_BYTES
         assert inner.get_write_buffer_size() > 900_000
         await next_turn()
         assert b"".join(inner.written) == b"".join(pieces)

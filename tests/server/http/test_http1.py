@@ -10,7 +10,7 @@ from email.utils import formatdate
 import pytest
 
 from sandboxagent.server.http.asgi import Receive, Scope, Send, respond
-from sandboxagent.server.http.framing import MAX_HEAD
+from sandboxagent.server.http.framing import MAX_HEAD_BYTES
 from sandboxagent.server.http.http1 import Cycle, format_date
 from tests.support.in_process import READ, PretendedSocket, Site, head
 
@@ -199,7 +199,7 @@ def test_what_is_neither_head_nor_body_is_bounded(what: str) -> None:
         sent = 0
         while not socket.protocol.transport.is_closing():
             sent += socket.give(piece)
-            assert sent < 4 * MAX_HEAD
+            assert sent < 4 * MAX_HEAD_BYTES
         await site.settle()
         assert socket.statuses == [431]
         assert site.reached.bodies == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.server.http.stream import JOINED, StreamLimits
+from sandboxagent.server.http.stream import MAX_JOINED_BYTES, StreamLimits
 from sandboxagent.server.log.event import Direction, session_channel
 from sandboxagent.server.log.log import Limits
 from tests.support import sse
@@ -94,7 +94,7 @@ def test_what_is_large_is_written_by_itself_behind_what_came_before_it(world: St
     async def step() -> None:
         socket = await listen(client)
         world.log.hold(join=True)
-        said = [say(world), say(world), say(world, b'"%b"' % (b"x" * JOINED)), say(world)]
+        said = [say(world), say(world), say(world, b'"%b"' % (b"x" * MAX_JOINED_BYTES)), say(world)]
         world.log.let_go(at_once=False)
         assert socket.writes == [said[:2], said[2:3], said[3:]]
 
@@ -108,7 +108,7 @@ def test_a_reader_whose_socket_is_full_gets_what_was_held_from_its_writer(world:
         socket = await listen(client)
         socket.takes_more = False
         world.log.hold(join=True)
-        said = [say(world), say(world, b'"%b"' % (b"x" * JOINED)), say(world)]
+        said = [say(world), say(world, b'"%b"' % (b"x" * MAX_JOINED_BYTES)), say(world)]
         world.log.let_go(at_once=False)
         assert client.reading is not None
         assert positions(await client.reading or b"") == said

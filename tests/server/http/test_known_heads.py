@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sandboxagent.server.http.head import MAX_MEMO_HEAD, HeadMemo
+from sandboxagent.server.http.head import MAX_MEMO_HEAD_BYTES, HeadMemo
 
 BODY = b'{"jsonrpc":"2.0"}'
 
@@ -73,7 +73,7 @@ def test_another_head_is_not_known(other: bytes) -> None:
         (),
         ("Transfer-Encoding: chunked",),
         ("Content-Length: 3", "Idempotency-Key: a", "Idempotency-Key: b"),
-        ("Content-Length: 3", f"X-Much: {'x' * MAX_MEMO_HEAD}"),
+        ("Content-Length: 3", f"X-Much: {'x' * MAX_MEMO_HEAD_BYTES}"),
     ],
     ids=["no body", "chunks", "two keys", "long"],
 )

@@ -12,7 +12,7 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from sandboxagent.core.threads import Pool
-from sandboxagent.protocol.envelope import LARGE
+from sandboxagent.protocol.envelope import LARGE_BYTES
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.asgi import Receive, Scope, Send
 from sandboxagent.server.http.body import WebSocketTransport
@@ -199,7 +199,7 @@ def test_a_client_waits_while_its_large_body_is_read_and_no_other_one(path: str)
     async def scenario() -> None:
         async with server() as one:
             is_over = one.occupy_thread()
-            large = asyncio.create_task(one.post(path, call(1, LARGE)))
+            large = asyncio.create_task(one.post(path, call(1, LARGE_BYTES)))
             assert b"HTTP/1.1 20" in await one.post(path, call(2))
             assert [b'"number": 2' in line for line in one.taken] == [True]
             is_over.set()
@@ -214,7 +214,7 @@ def test_messages_of_a_websocket_stay_in_order_when_one_is_large() -> None:
     async def scenario() -> None:
         async with server() as one:
             is_over, peer = one.occupy_thread(), await one.open_websocket()
-            lines = [call(1), call(2, LARGE), call(3), b"[" * LARGE, call(4)]
+            lines = [call(1), call(2, LARGE_BYTES), call(3), b"[" * LARGE_BYTES, call(4)]
             await give(peer.socket, b"".join(Frame(Opcode.TEXT, line).serialize(mask=True) for line in lines))
             await one.world.settled()
             assert len(one.taken) == 1
@@ -230,7 +230,7 @@ def test_messages_of_a_websocket_stay_in_order_when_one_is_large() -> None:
 def test_a_large_body_that_is_no_envelope_is_refused_and_says_why(path: str) -> None:
     async def scenario() -> None:
         async with server() as one:
-            refused = await one.post(path, b'{"a":' * LARGE)
+            refused = await one.post(path, b'{"a":' * LARGE_BYTES)
             assert b"HTTP/1.1 400" in refused
             assert b"nested deeper" in refused
 

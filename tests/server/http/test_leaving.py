@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sandboxagent.protocol.envelope import LARGE
+from sandboxagent.protocol.envelope import LARGE_BYTES
 from sandboxagent.protocol.errors import LogUnavailable, ShuttingDown
 from tests.support.in_process import PretendedSocket
 from tests.support.running import BOUND
@@ -15,7 +15,7 @@ from tests.support.world import Json, World, run, world
 
 PROMPT: Json = {"jsonrpc": "2.0", "id": "r", "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
 RESULT: Json = {"stopReason": "end_turn"}
-TEXT = {"type": "text", "text": "x" * LARGE}
+TEXT = {"type": "text", "text": "x" * LARGE_BYTES}
 LARGE_PROMPT: Json = PROMPT | {"params": {"sessionId": "s", "prompt": [TEXT]}}
 KEY = "Idempotency-Key: k"
 ASYNC = "Prefer: respond-async"

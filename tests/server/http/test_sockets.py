@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sandboxagent.server.http.sockets import MAX_STEP, SocketLimits, Sockets, Wait
+from sandboxagent.server.http.sockets import MAX_TICK_INTERVAL, SocketLimits, Sockets, Wait
 
 LIMITS = SocketLimits(anonymous=4, head_timeout=30, body_timeout=60, idle_timeout=75)
 
@@ -38,7 +38,7 @@ class Clock:
     def run(self, seconds: float) -> None:
         end = self.now + seconds
         while self.now < end:
-            self.now = min(self.now + MAX_STEP, end)
+            self.now = min(self.now + MAX_TICK_INTERVAL, end)
             self.sockets.tick(self.now)
 
 
@@ -94,7 +94,7 @@ def test_no_clients_time_runs_while_the_server_is_held_up() -> None:
     clock.now += 3600
     clock.sockets.tick(clock.now)
     assert not socket.timed_out
-    assert clock.sockets.clock <= MAX_STEP
+    assert clock.sockets.clock <= MAX_TICK_INTERVAL
 
 
 @pytest.mark.requirement("10.anonymous-sockets")

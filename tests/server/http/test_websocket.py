@@ -8,7 +8,7 @@ import asyncio
 import pytest
 from websockets.frames import Frame, Opcode
 
-from sandboxagent.server.http.websocket import FRAMES, MESSAGE_COST, UNREAD
+from sandboxagent.server.http.websocket import MAX_FRAMES, MAX_UNREAD_BYTES, MESSAGE_COST_BYTES
 from tests.support.in_process import Site, head
 from tests.support.websocket_peer import LIMIT, OFFER, Peer, on_site
 
@@ -100,7 +100,7 @@ def test_unread_messages_wait_in_the_socket() -> None:
         taken = await peer.send(sent)
         assert taken < len(sent)
         assert not peer.socket.transport.is_reading()
-        while peer.server._waiting_bytes > UNREAD:
+        while peer.server._waiting_bytes > MAX_UNREAD_BYTES:
             await peer.server.receive()
         assert peer.socket.transport.is_reading()
         peer.end.set()
@@ -127,7 +127,7 @@ def test_frames_are_taken_a_few_in_each_turn_and_others_have_theirs_between(kind
         peer = await Peer(site).open()
         opening = peer.frame(Opcode.TEXT, b"", fin=False) if kind == "fragments" else b""
         one = peer.frame(Opcode.CONT, b"", fin=False) if kind == "fragments" else EMPTY[kind]
-        frames = 100 * FRAMES
+        frames = 100 * MAX_FRAMES
         peer.socket.give(opening + one * frames)
         turns = 0
         while not peer.socket.transport.is_reading():
@@ -147,8 +147,8 @@ def test_messages_without_a_byte_are_counted_and_wait_in_the_socket() -> None:
     async def test(site: Site) -> None:
         peer = await Peer(site).open()
         await peer.send(EMPTY["messages"] * 100_000)
-        await site.until(lambda: peer.server._waiting_bytes > UNREAD)
-        assert len(peer.server._messages) <= UNREAD // MESSAGE_COST + FRAMES
+        await site.until(lambda: peer.server._waiting_bytes > MAX_UNREAD_BYTES)
+        assert len(peer.server._messages) <= MAX_UNREAD_BYTES // MESSAGE_COST_BYTES + MAX_FRAMES
         assert not peer.socket.transport.is_reading()
         peer.end.set()
         await peer.socket.closes()

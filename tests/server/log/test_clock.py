@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandboxagent.server.log.clock import SETTLE, Age, AgeClock
+from sandboxagent.server.log.clock import SETTLE_INTERVAL, Age, AgeClock
 
 DAY = 86400.0
 
@@ -59,8 +59,8 @@ def test_time_the_machine_was_off_counts_after_an_hour_of_steady_clock() -> None
     clocks.ticks = 10.0
     clock = clocks.start(saved, "second")
 
-    assert clocks.run(clock, SETTLE / 2) == pytest.approx(1e9 + SETTLE / 2)
-    assert clocks.run(clock, SETTLE) == pytest.approx(1e9 + 40 * DAY + SETTLE * 1.5)
+    assert clocks.run(clock, SETTLE_INTERVAL / 2) == pytest.approx(1e9 + SETTLE_INTERVAL / 2)
+    assert clocks.run(clock, SETTLE_INTERVAL) == pytest.approx(1e9 + 40 * DAY + SETTLE_INTERVAL * 1.5)
 
 
 @pytest.mark.requirement("4.clock-jump")
@@ -70,10 +70,10 @@ def test_a_wrong_clock_after_a_reboot_that_is_corrected_in_time_counts_for_nothi
     clocks.wall += 31 * DAY
     clocks.ticks = 10.0
     clock = clocks.start(saved, "second")
-    clocks.run(clock, SETTLE / 2)
+    clocks.run(clock, SETTLE_INTERVAL / 2)
     clocks.wall -= 31 * DAY
 
-    assert clocks.run(clock, 3 * SETTLE) == pytest.approx(1e9 + 3.5 * SETTLE)
+    assert clocks.run(clock, 3 * SETTLE_INTERVAL) == pytest.approx(1e9 + 3.5 * SETTLE_INTERVAL)
 
 
 def test_what_was_not_counted_yet_is_counted_by_a_later_server() -> None:
@@ -85,7 +85,7 @@ def test_what_was_not_counted_yet_is_counted_by_a_later_server() -> None:
     clocks.run(first, 60.0)
     second = clocks.start(first.now(), "second")
 
-    assert clocks.run(second, 2 * SETTLE) == pytest.approx(1e9 + 40 * DAY + 60 + 2 * SETTLE)
+    assert clocks.run(second, 2 * SETTLE_INTERVAL) == pytest.approx(1e9 + 40 * DAY + 60 + 2 * SETTLE_INTERVAL)
 
 
 def test_a_wall_clock_that_went_back_does_not_turn_the_age_back() -> None:
@@ -95,4 +95,4 @@ def test_a_wall_clock_that_went_back_does_not_turn_the_age_back() -> None:
     clocks.ticks = 10.0
     clock = clocks.start(saved, "second")
 
-    assert clocks.run(clock, 2 * SETTLE) == pytest.approx(1e9 + 2 * SETTLE)
+    assert clocks.run(clock, 2 * SETTLE_INTERVAL) == pytest.approx(1e9 + 2 * SETTLE_INTERVAL)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxagent.server.log.event import (
-    LONG_LINE,
+    LONG_LINE_BYTES,
     Chunk,
     Direction,
     agent_channel,
@@ -125,7 +125,7 @@ def test_channels_of_different_kinds_never_meet() -> None:
 
 
 @pytest.mark.parametrize("about", [1, 2, 3])
-@pytest.mark.parametrize("length", [0, 10, LONG_LINE, 5 * LONG_LINE])
+@pytest.mark.parametrize("length", [0, 10, LONG_LINE_BYTES, 5 * LONG_LINE_BYTES])
 def test_lines_are_split_alike_whether_they_are_short_or_long(length: int, about: int) -> None:
     lines = [b"a" * length, b"", b"b" * length]
     assert split_lines(b"\n".join(lines), about) == lines

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandboxagent.server.log.damage import CommitRecord, Statement, read_statement, read_tallies
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
-from sandboxagent.server.log.journal import HALF, Group, Half, Journal, open_journal, read_journal
+from sandboxagent.server.log.journal import HALF_BYTES, Group, Half, Journal, open_journal, read_journal
 from sandboxagent.server.log.recovery import open_database
 from sandboxagent.server.log.session_index import IndexEntry
 
@@ -70,9 +70,9 @@ def test_nothing_older_is_read_behind_what_is_new(tmp_path: Path) -> None:
 
 
 def test_a_half_that_is_full_takes_nothing_and_the_next_one_does(tmp_path: Path) -> None:
-    large = Group([chunk(1, b"x" * (HALF // 3))])
+    large = Group([chunk(1, b"x" * (HALF_BYTES // 3))])
     with opened(tmp_path) as journal:
-        assert not journal.begin(5, Group([chunk(1, b"x" * HALF)]))
+        assert not journal.begin(5, Group([chunk(1, b"x" * HALF_BYTES)]))
         assert journal.begin(5, large)
         assert journal.append(large)
         assert not journal.append(large)
@@ -91,7 +91,7 @@ def test_wherever_it_is_cut_what_comes_before_is_read(tmp_path: Path) -> None:
         ends.append(ends[-1] + HEAD.size + length)
     assert len(ends) == 4
     for cut in range(ends[-1]):
-        for rest in (b"", bytes(HALF - cut)):
+        for rest in (b"", bytes(HALF_BYTES - cut)):
             path.write_bytes(content[:cut] + rest)
             whole = sum(end <= cut for end in ends[1:])
 
@@ -110,7 +110,7 @@ def test_garbage_is_no_record(tmp_path_factory: pytest.TempPathFactory, content:
 def as_the_first_servers_wrote_it(path: Path, commits: int) -> None:
     """The same records without halves: each says which transaction it follows."""
     (kept,) = read_journal(path)
-    content, at, first = path.read_bytes(), HALF, bytearray()
+    content, at, first = path.read_bytes(), HALF_BYTES, bytearray()
     for place in range(len(kept.groups)):
         length = HEAD.unpack_from(content, at)[2]
         body = content[at + HEAD.size : at + HEAD.size + length]

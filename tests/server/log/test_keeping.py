@@ -16,7 +16,7 @@ from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.log.damage import CommitRecord, Statement
 from sandboxagent.server.log.database import Database, DatabaseError
 from sandboxagent.server.log.event import Chunk, Direction, connection_channel, session_channel
-from sandboxagent.server.log.journal import HALF, Group, Journal
+from sandboxagent.server.log.journal import HALF_BYTES, Group, Journal
 from sandboxagent.server.log.log import Limits, Log
 from sandboxagent.server.log.recovery import open_database
 from tests.support.logs import S, run, say, until
@@ -160,7 +160,7 @@ def test_harm_to_the_journal_of_a_running_server_loses_nothing_acknowledged(
         said += [await kept(log) for _ in range(3)]
 
         assert positions(after_a_kill()) == said
-        assert size_of(data.with_name("log.db.journal")) == 2 * HALF
+        assert size_of(data.with_name("log.db.journal")) == 2 * HALF_BYTES
         log.close()
 
     run(main())
@@ -296,7 +296,7 @@ def test_callers_go_on_while_the_database_is_written_until_both_halves_are_full(
         database.go.clear()
         stored = asyncio.create_task(log.history("s", 0, 1 << 62, 100))
         await asyncio.sleep(0)
-        line = b"x" * (HALF // 10)
+        line = b"x" * (HALF_BYTES // 10)
         while True:
             position = say(log, "s", line).last
             expected.append(position)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sandboxagent.server.log.damage import PENDING, REASON, Damage
 from sandboxagent.server.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
-from sandboxagent.server.log.journal import HALF, Group
+from sandboxagent.server.log.journal import HALF_BYTES, Group
 from sandboxagent.server.log.recovery import open_database
 
 ALL = 1 << 62
@@ -114,9 +114,9 @@ def flip(path: Path, at: int, mask: int = 1) -> None:
     content = bytearray(path.read_bytes())
     if path.suffix == ".journal":
         # Where there is something, in both halves.
-        first, second = (len(half.rstrip(b"\0")) for half in (content[:HALF], content[HALF:]))
+        first, second = (len(half.rstrip(b"\0")) for half in (content[:HALF_BYTES], content[HALF_BYTES:]))
         at %= first + second
-        content[at if at < first else HALF + at - first] ^= mask
+        content[at if at < first else HALF_BYTES + at - first] ^= mask
     else:
         content[at % len(content)] ^= mask
     path.write_bytes(content)

@@ -9,7 +9,7 @@ import pytest
 from sandboxagent.protocol.envelope import Object, parse
 from sandboxagent.server.sessions.activity import (
     MAX_CHANGES,
-    MAX_LINE,
+    MAX_LINE_BYTES,
     MAX_LINES,
     MAX_SAID,
     Activity,
@@ -62,7 +62,7 @@ def test_the_last_line_is_that_of_what_came_last(lines: list[bytes], last: tuple
 
 def test_however_much_is_said_little_is_kept() -> None:
     recent = Recent()
-    recent.add([said("x" * MAX_LINE), *(said(f"{n} ") for n in range(1000))])
+    recent.add([said("x" * MAX_LINE_BYTES), *(said(f"{n} ") for n in range(1000))])
     kind, text = recent.last_line() or ("", "")
 
     assert kind == "message"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sandboxagent.protocol.json_bounds import MAX_DEPTH
 from sandboxagent.server.agents.lines import Stderr
 from sandboxagent.server.agents.process import Exit
-from sandboxagent.server.sessions.agent_events import BUFFER_BYTES, MAX_UNPARSED, UNPARSED_BYTES
+from sandboxagent.server.sessions.agent_events import MAX_BUFFER_BYTES, MAX_UNPARSED, MAX_UNPARSED_BYTES
 from tests.support.growing import lines_run
 from tests.support.world import FakeAgent, Json, World, error_of, result_of, run, world
 
@@ -92,7 +92,7 @@ def test_a_line_that_is_no_envelope_is_set_aside_and_those_beside_it_arrive(bad:
             assert texts(await own.events()) == ["before", "after"]
             (told,) = await unparsed(own)
             assert told["agent"] == "a"
-            assert told["line"] == bad[:UNPARSED_BYTES].decode(errors="replace")
+            assert told["line"] == bad[:MAX_UNPARSED_BYTES].decode(errors="replace")
 
     run(main())
 
@@ -128,11 +128,11 @@ def test_lines_without_anything_take_no_step_each() -> None:
 def test_clients_see_no_more_than_the_head_of_a_bad_line() -> None:
     async def main() -> None:
         async with world() as own:
-            receive(own, b"x" * (UNPARSED_BYTES + 1))
+            receive(own, b"x" * (MAX_UNPARSED_BYTES + 1))
             own.agent_events.oversized(own.running, b"the head")
 
             first, second = await unparsed(own)
-            assert (len(first["line"]), first["truncated"]) == (UNPARSED_BYTES, True)
+            assert (len(first["line"]), first["truncated"]) == (MAX_UNPARSED_BYTES, True)
             assert (second["line"], second["truncated"]) == ("the head", True)
 
     run(main())
@@ -233,7 +233,7 @@ def test_what_waits_for_a_session_is_bounded_in_bytes() -> None:
     async def main() -> None:
         async with world() as own:
             task, request = await opening(own)
-            half = "x" * (BUFFER_BYTES // 2)
+            half = "x" * (MAX_BUFFER_BYTES // 2)
             for text in (half, half, "small"):
                 own.agent.updates(text, "fresh")
             own.says(id=request["id"], result={"sessionId": "fresh"})

@@ -12,9 +12,9 @@ from sandboxagent.protocol.errors import FileFailed, InvalidParams, SandboxAgent
 from sandboxagent.server.files.attached import AttachedFiles
 from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.sessions.attachments import (
-    IMAGE_BYTES,
-    IMAGES,
-    TEXT_BYTES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_TEXT_BYTES,
     Attachment,
     AttachmentLimits,
     Attachments,
@@ -151,8 +151,8 @@ def test_paths_are_relative_to_the_directory(attachments: Attachments, tmp_path:
 
 
 def test_image_up_to_the_limit_is_put_into_the_prompt(attachments: Attachments, tmp_path: Path) -> None:
-    (tmp_path / "fits").write_bytes(large(IMAGE_BYTES))
-    (tmp_path / "over").write_bytes(large(IMAGE_BYTES + 1))
+    (tmp_path / "fits").write_bytes(large(MAX_IMAGE_BYTES))
+    (tmp_path / "over").write_bytes(large(MAX_IMAGE_BYTES + 1))
 
     blocks = added(attachments, [{"path": "fits"}, {"path": "over"}], directory=tmp_path)
 
@@ -171,13 +171,13 @@ def test_images_together_have_a_limit_and_later_ones_are_links(tmp_path: Path) -
 
 
 def test_there_is_a_limit_on_the_number_of_images(attachments: Attachments, tmp_path: Path) -> None:
-    names = [str(number) for number in range(IMAGES + 2)]
+    names = [str(number) for number in range(MAX_IMAGES + 2)]
     for name in names:
         (tmp_path / name).write_bytes(png())
 
     blocks = added(attachments, [{"path": name} for name in names], directory=tmp_path)
 
-    assert [block["type"] for block in blocks] == ["image"] * IMAGES + ["resource_link"] * 2
+    assert [block["type"] for block in blocks] == ["image"] * MAX_IMAGES + ["resource_link"] * 2
 
 
 def test_image_is_a_link_for_an_agent_that_takes_none(attachments: Attachments, tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_image_is_a_link_for_an_agent_that_takes_none(attachments: Attachments, 
 
 
 def test_long_text_is_no_link_for_an_agent_that_would_read_all_of_it(attachments: Attachments, tmp_path: Path) -> None:
-    (tmp_path / "short").write_text("x" * TEXT_BYTES)
-    (tmp_path / "long").write_text("x" * (TEXT_BYTES + 1))
+    (tmp_path / "short").write_text("x" * MAX_TEXT_BYTES)
+    (tmp_path / "long").write_text("x" * (MAX_TEXT_BYTES + 1))
 
     blocks = added(attachments, [{"path": "short"}, {"path": "long"}], Takes("text-link"), tmp_path)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
+from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES, Budgets
 from sandboxagent.server.sessions.held_updates import HOLD_TIMEOUT
 from sandboxagent.server.sessions.hub import HubLimits
 from tests.support.world import World, run, world
@@ -102,7 +102,7 @@ def test_held_updates_of_a_new_session_are_released_early_without_room() -> None
             own.hub.held_updates.hold(own.session)
             own.agent.updates("short")
             assert own.session.id in own.hub.held_updates.sessions
-            assert own.hub.budgets.used("a-1") > KEPT_COST
+            assert own.hub.budgets.used("a-1") > KEPT_COST_BYTES
             own.agent.updates("x" * (8 << 10))
             assert not own.hub.held_updates.sessions
             assert own.hub.budgets.used("a-1") == 0
@@ -139,6 +139,6 @@ def test_messages_held_for_opening_sessions_are_bounded() -> None:
             own.says(id=request["id"], result={"sessionId": "new"})
             await opening
             await own.settled()
-            assert own.hub.budgets.used("a-1") < KEPT_COST * 2
+            assert own.hub.budgets.used("a-1") < KEPT_COST_BYTES * 2
 
     run(main())

@@ -26,8 +26,8 @@ from sandboxagent.server.log.event import (
 from sandboxagent.server.sessions.connection import REMEMBERED_WINDOWS, Connection
 from sandboxagent.server.sessions.lifecycle import Event
 from sandboxagent.server.sessions.pending import (
-    REMEMBERED_BYTES,
-    REMEMBERED_REQUESTS,
+    MAX_REMEMBERED_BYTES,
+    MAX_REMEMBERED_REQUESTS,
     Outcome,
     PendingRequest,
     PendingRequests,
@@ -305,7 +305,7 @@ def test_what_is_open_is_never_forgotten() -> None:
     own = connection("c1", table)
     kept, first = ask(table, 1, of=(own,)), ask(table, 2, of=(own,))
     table.settle(first, Outcome.ANSWERED, "c1")
-    for key in range(3, REMEMBERED_REQUESTS + 10):
+    for key in range(3, MAX_REMEMBERED_REQUESTS + 10):
         table.settle(ask(table, key, of=(own,)), Outcome.ANSWERED, "c1")
     assert own.request(kept.id) is kept
     with pytest.raises(NobodyAsked):
@@ -314,14 +314,14 @@ def test_what_is_open_is_never_forgotten() -> None:
 
 def test_settled_requests_are_remembered_in_bounded_bytes_their_outcomes_longest() -> None:
     table = PendingRequests(RequestIds())
-    own, title, number = connection("c1", table), "x" * 10_000, 2 * REMEMBERED_BYTES // 10_000
+    own, title, number = connection("c1", table), "x" * 10_000, 2 * MAX_REMEMBERED_BYTES // 10_000
     for key in range(1, number):
         table.settle(ask(table, key, title=title, of=(own,)), Outcome.REJECTED, "c1")
 
     known = [table.find_asked(key) for key in range(1, number)]
     settled = [each for each in known if isinstance(each, Settled)]
     assert len(settled) == number - 1, "no session, no process"
-    assert 0 < sum(len(each.request.line) for each in settled if each.request is not None) <= REMEMBERED_BYTES
+    assert 0 < sum(len(each.request.line) for each in settled if each.request is not None) <= MAX_REMEMBERED_BYTES
     with pytest.raises(AlreadyAnswered) as refused:
         own.request(table.ids.make(1))
     assert refused.value.fields["outcome"] == "rejected"

@@ -1,7 +1,7 @@
 """Updates of new sessions that wait for the response that names the session."""
 
-from sandboxagent.server.sessions.budgets import KEPT_COST
-from sandboxagent.server.sessions.held_updates import HOLD_MAX_BYTES, HOLD_TIMEOUT
+from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES
+from sandboxagent.server.sessions.held_updates import HOLD_TIMEOUT, MAX_HELD_BYTES
 from tests.support.world import World, envelope, run, world
 
 NEW = {"cwd": "/", "mcpServers": []}
@@ -59,11 +59,11 @@ def test_as_many_updates_wait_as_have_room_and_then_all_are_released() -> None:
     async def main() -> None:
         async with world() as own:
             await opened(own)
-            text, count = "x" * (64 << 10), HOLD_MAX_BYTES // (64 << 10)
+            text, count = "x" * (64 << 10), MAX_HELD_BYTES // (64 << 10)
             for _ in range(count // 2):
                 own.agent.updates(text, "fresh")
             assert await texts(own) == []
-            assert own.hub.budgets.used("a-1") > count // 2 * (len(text) + KEPT_COST)
+            assert own.hub.budgets.used("a-1") > count // 2 * (len(text) + KEPT_COST_BYTES)
             for _ in range(count // 2):
                 own.agent.updates(text, "fresh")
             assert not own.hub.held_updates.sessions

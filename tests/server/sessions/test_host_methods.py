@@ -25,7 +25,7 @@ from sandboxagent.server.permissions.rules import Policy
 from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.agent_events import AgentEvents
 from sandboxagent.server.sessions.budgets import Budgets
-from sandboxagent.server.sessions.host_methods import SHARE, UNDER_WAY, HostRequests
+from sandboxagent.server.sessions.host_methods import MAX_FILES, MAX_UNDER_WAY, HostRequests
 from sandboxagent.server.sessions.hub import Hub, HubLimits
 from sandboxagent.server.sessions.lifecycle import Event
 from sandboxagent.server.sessions.policy import PolicyCheck
@@ -166,18 +166,18 @@ def test_requests_under_way_are_bounded(tmp_path: Path) -> None:
             created = await here.answer(0, CREATE, command="sleep", args=["60"])
             terminal = created["result"]["terminalId"]
             await asyncio.sleep(0)
-            for number in range(1, UNDER_WAY + 1):
+            for number in range(1, MAX_UNDER_WAY + 1):
                 here.ask(number, WAIT, terminalId=terminal)
             # At once: nothing is begun for it.
             here.ask(1000, WAIT, terminalId=terminal)
             assert [line["id"] for line in here.process.sent] == [0, 1000]
-            assert here.process.sent[1]["error"]["data"] == {"type": "invalid-request", "limit": UNDER_WAY}
+            assert here.process.sent[1]["error"]["data"] == {"type": "invalid-request", "limit": MAX_UNDER_WAY}
             here.say("$/cancel_request", requestId=7)
             assert (await here.process.answer(7))["error"]["code"] == -32800
             await asyncio.sleep(0)
             released = await here.answer(2000, "terminal/release", terminalId=terminal)
             assert released["result"] == {}
-            for number in range(1, UNDER_WAY + 1):
+            for number in range(1, MAX_UNDER_WAY + 1):
                 await here.process.answer(number)
 
     run(main())
@@ -240,7 +240,7 @@ def test_an_agent_process_has_its_share_of_the_threads_and_leaves_others_theirs(
             for number in range(6):
                 here.open(here.running, f"s{number}")
                 here.ask(number, READ, sessionId=f"s{number}", path=str(tmp_path / "slow"))
-            for _ in range(SHARE):
+            for _ in range(MAX_FILES):
                 await asyncio.to_thread(files.begun.acquire)
             other = FakeProcess()
             other.key = "b-1"
@@ -248,7 +248,7 @@ def test_an_agent_process_has_its_share_of_the_threads_and_leaves_others_theirs(
             here.open(running, "t")
             here.ask(1, READ, running, sessionId="t", path=str(tmp_path / "file"))
             assert (await other.answer(1))["result"] == {"content": "text"}
-            assert len(files.reading) == SHARE
+            assert len(files.reading) == MAX_FILES
             assert here.process.sent == []
             files.go_on.set()
             for number in range(6):

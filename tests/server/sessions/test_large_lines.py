@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE, Peek, parse_large, prepare_response
-from sandboxagent.server.agents.lines import MAX_LINE
+from sandboxagent.protocol.envelope import LARGE_BYTES, Peek, parse_large, prepare_response
+from sandboxagent.server.agents.lines import MAX_LINE_BYTES
 from sandboxagent.server.sessions.agent_events import _look_at  # pyright: ignore[reportPrivateUsage]
 from tests.support.world import CAPABILITIES, FakeAgent, World, error_of, run, world
 
@@ -39,7 +39,7 @@ ENVELOPES = {
         b'"options":[{"optionId":"yes","kind":"allow_once"},{"optionId":"no","kind":"reject_once"}]}}'
     ),
 }
-SIZE = MAX_LINE - 4096
+SIZE = MAX_LINE_BYTES - 4096
 VALUES = {
     "a text": lambda: b'"%b"' % (b"x" * SIZE),
     "escapes": lambda: b'"%b"' % (b"\\n" * (SIZE // 2)),
@@ -129,7 +129,7 @@ def test_a_response_of_an_agent_at_the_limit_does_not_hold_the_event_loop(what: 
 def test_a_large_response_ends_its_turn_as_a_small_one_does(name: bytes, end: Any) -> None:
     async def scenario() -> None:
         async with world() as own:
-            for size, tokens in ((1, 7), (LARGE, 14)):
+            for size, tokens in ((1, 7), (LARGE_BYTES, 14)):
                 asked = own.prompt()
                 id = (await own.process.request("session/prompt"))["id"]
                 own.hears(said(1) + response(id, name, b'"%b"' % (b"x" * size)) + said(2))
@@ -209,9 +209,9 @@ def test_what_an_agent_says_after_a_large_line_comes_after_it_also_its_end() -> 
     async def scenario() -> None:
         async with world() as own:
             own.hears(said(1))
-            own.hears(said(2, LARGE) + said(3))
+            own.hears(said(2, LARGE_BYTES) + said(3))
             own.hears(said(4))
-            own.hears(said(5, LARGE))
+            own.hears(said(5, LARGE_BYTES))
             own.agent_events.oversized(own.running, b"six")
             own.agent.crashes()
             # Nothing is said of it before it has been taken.
@@ -229,7 +229,7 @@ def test_an_agent_waits_while_its_large_line_is_looked_at_and_no_other_one() -> 
         async with world() as own:
             other = FakeAgent(own, "a-2", CAPABILITIES)
             own.add_session("t", other)
-            own.hears(said(1, LARGE))
+            own.hears(said(1, LARGE_BYTES))
             assert not own.process.is_read
             own.agent_events.receive(other.running, said(2, session="t"))
             assert other.pipe.is_read
@@ -245,7 +245,7 @@ def test_an_agent_waits_while_its_large_line_is_looked_at_and_no_other_one() -> 
 def test_a_bad_line_that_is_large_is_set_aside_and_its_neighbours_arrive() -> None:
     async def scenario() -> None:
         async with world() as own:
-            own.hears(said(1) + b"x" * LARGE + b"\n" + said(2))
+            own.hears(said(1) + b"x" * LARGE_BYTES + b"\n" + said(2))
             await own.has_logged(3)
             assert await numbers(own) == [1, 2]
 

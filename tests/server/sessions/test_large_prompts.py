@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE
+from sandboxagent.protocol.envelope import LARGE_BYTES
 from sandboxagent.protocol.errors import IdempotencyMismatch, WrongAnswer
 from tests.support.world import World, envelope, error_of, result_of, run, world
 
-LONG = "x" * LARGE
+LONG = "x" * LARGE_BYTES
 PROMPT = "session/prompt"
 
 
@@ -100,7 +100,7 @@ def test_a_large_request_that_is_for_no_agents_session_is_refused_with_the_limit
         async with world() as own:
             params = {} if method == "x/y" else {"sessionId": "s"}
             error = error_of(await own.request(method, {**params, "cwd": "/", "_meta": LONG}))
-            assert (error["data"]["type"], error["data"]["limit"]) == ("invalid-params", LARGE)
+            assert (error["data"]["type"], error["data"]["limit"]) == ("invalid-params", LARGE_BYTES)
             assert own.process.sent == []
 
     run(scenario())

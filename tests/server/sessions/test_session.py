@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandboxagent.protocol.errors import InvalidRequest, QueueFull
 from sandboxagent.server.agents.options import MODE, MODEL, OPTIONS, complete_offers
 from sandboxagent.server.sessions.lifecycle import Event, State
-from sandboxagent.server.sessions.session import MAX_TITLE, OFFERS_BYTES, Prompt, Replay, Session, SessionFacts, iso
+from sandboxagent.server.sessions.session import MAX_OFFERS_BYTES, MAX_TITLE, Prompt, Replay, Session, SessionFacts, iso
 from tests.support.shapes import SHAPES
 
 
@@ -289,11 +289,11 @@ def test_offers_and_titles_that_are_too_large_are_not_kept_and_that_is_said_once
     small: Any = [{"id": "model", "category": "model", "type": "select", "currentValue": "a", "options": []}]
     assert own.note_update({"sessionUpdate": "config_option_update", "configOptions": small})
     kept = own.facts.offers
-    huge: Any = [*small, {"id": "x", "description": "x" * OFFERS_BYTES}]
+    huge: Any = [*small, {"id": "x", "description": "x" * MAX_OFFERS_BYTES}]
     for _ in range(3):
         own.note_update({"sessionUpdate": "config_option_update", "configOptions": huge})
-        own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "m" * OFFERS_BYTES})
-        own.note_vendor({"currentModelId": "m" * OFFERS_BYTES})
+        own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "m" * MAX_OFFERS_BYTES})
+        own.note_vendor({"currentModelId": "m" * MAX_OFFERS_BYTES})
     assert own.facts.offers is kept
     assert [each.getMessage().split(" bytes=")[0] for each in caplog.records] == [
         "offers of a session are not kept session=s"

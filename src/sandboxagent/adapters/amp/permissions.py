@@ -27,7 +27,7 @@ from sandboxagent.adapters.stdio import Object
 
 MAX_QUESTION_BYTES = 96 << 20
 """Maximum bytes of a question. It has room for the arguments that `delegate.py` accepts, escaped as JSON."""
-MAX_SOCKET_PATH = 100
+MAX_SOCKET_PATH_BYTES = 100
 """Maximum bytes of a socket's path that every kernel accepts."""
 
 PREFIX = "sandbox-agent-amp-"
@@ -145,7 +145,7 @@ def _private_directory() -> Path:
         with suppress(OSError):
             made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             _sweep(made.parent)
-            if len(os.fsencode(made)) + 6 <= MAX_SOCKET_PATH:
+            if len(os.fsencode(made)) + 6 <= MAX_SOCKET_PATH_BYTES:
                 return made
             made.rmdir()
     raise OSError("there is no place for a socket: the path of the directory for temporary files is too long")

@@ -31,7 +31,7 @@ COMMAND_TIMEOUT = 60.0
 """Seconds for a command of Amp's that is not a turn. Without a key, Amp would wait for a login forever."""
 TERM_TIMEOUT = 1.0
 """Seconds that Amp has to end after SIGTERM. It needs a part of them to save the thread."""
-MAX_LINE = 128 << 20
+MAX_LINE_BYTES = 128 << 20
 MAX_ERROR_TEXT = 2000
 """Maximum characters of Amp's output in an error."""
 
@@ -85,7 +85,7 @@ class AmpCli:
                 directory=directory,
                 listener=listener,
                 children=self._children,
-                max_line=MAX_LINE,
+                max_line=MAX_LINE_BYTES,
             )
         except OSError as problem:
             raise failure(f"Amp cannot be started: {self._program}: {problem.strerror}", "") from problem
@@ -110,7 +110,7 @@ class _Said:
     def exited(self, process: AgentProcess, ended: Exit, /) -> None: ...
 
 
-MAX_WAITING = 4 << 20
+MAX_WAITING_BYTES = 4 << 20
 """Maximum bytes of Amp's output that wait for the client. Above it, Amp's output is not read."""
 EXIT_TIMEOUT = 10.0
 """Seconds that Amp has to exit after it has reported the result, because it sends the thread to its server."""
@@ -213,7 +213,7 @@ class Turn:
                 line = self._waiting.popleft()
                 self._size -= len(line)
                 await self._take(line)
-            if self._process is not None and self._size < MAX_WAITING:
+            if self._process is not None and self._size < MAX_WAITING_BYTES:
                 self._process.resume_reading()
 
     async def _take(self, line: bytes) -> None:
@@ -251,7 +251,7 @@ class Turn:
         for line in blob.splitlines():
             self._waiting.append(line)
             self._size += len(line)
-        if self._size >= MAX_WAITING:
+        if self._size >= MAX_WAITING_BYTES:
             process.pause_reading()
         self._news.set()
 

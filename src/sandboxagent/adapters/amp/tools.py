@@ -9,7 +9,7 @@ from typing import cast
 from sandboxagent.adapters.stdio import Object
 
 MAX_TITLE = 200
-MAX_FILE = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Maximum bytes of a file that is shown as the old side of a diff."""
 
 
@@ -129,7 +129,7 @@ def _content(path: str) -> str | None:
     """Return a file's content; None if it is missing, too large or not text."""
     file = Path(path)
     try:
-        if not file.is_file() or file.stat().st_size > MAX_FILE:
+        if not file.is_file() or file.stat().st_size > MAX_FILE_BYTES:
             return None
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -20,13 +20,13 @@ from sandboxagent.adapters.stdio import Object, Peer, RpcError
 STEP_INTERVAL = 0.05
 """Seconds between the steps of a tool call or plan, so that they can be seen."""
 
-WORD, WHOLE_REPLY = 0.01, 0.5
+WORD_INTERVAL, REPLY_TIMEOUT = 0.01, 0.5
 """Seconds per streamed word, and maximum seconds for a whole reply. The echo of a long prompt must not take minutes."""
 
-SLOW_WORD, SLOW_DEFAULT = 0.15, 10.0
+SLOW_WORD_INTERVAL, SLOW_TIMEOUT = 0.15, 10.0
 
 MAX_UPDATES = 1_000_000
-MAX_UPDATE = 128 * 1024 * 1024
+MAX_UPDATE_BYTES = 128 * 1024 * 1024
 BURST = 64
 """Updates between two reads of stdin. Without these reads, a cancel would be seen only after the last update."""
 
@@ -103,7 +103,7 @@ class Turn:
         words = re.findall(r"\S+\s*|\s+", text)
         for word in words:
             await self.say(word)
-            await asyncio.sleep(min(WORD, WHOLE_REPLY / len(words)))
+            await asyncio.sleep(min(WORD_INTERVAL, REPLY_TIMEOUT / len(words)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,14 +379,14 @@ async def _think(turn: Turn, _: re.Match[str]) -> None:
 
 
 async def _slow(turn: Turn, found: re.Match[str]) -> None:
-    seconds = float(found[1] or SLOW_DEFAULT)
+    seconds = float(found[1] or SLOW_TIMEOUT)
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     count = 0
     while (left := end - loop.time()) > 0:
         count += 1
         await turn.say(f"word {count} ")
-        await asyncio.sleep(min(SLOW_WORD, left))
+        await asyncio.sleep(min(SLOW_WORD_INTERVAL, left))
 
 
 async def _crash(turn: Turn, _: re.Match[str]) -> None:
@@ -397,7 +397,7 @@ async def _crash(turn: Turn, _: re.Match[str]) -> None:
 
 async def _big(turn: Turn, found: re.Match[str]) -> None:
     count = min(int(found[1]), MAX_UPDATES)
-    size = min(int(found[2]), MAX_UPDATE) if found[2] else None
+    size = min(int(found[2]), MAX_UPDATE_BYTES) if found[2] else None
     for index in range(count):
         text = f"{index} " if size is None else f"{index} ".ljust(size, "x")[:size]
         await turn.show(_message(text))

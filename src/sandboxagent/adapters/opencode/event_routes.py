@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 RECENT_TIMEOUT = 120.0
 """Age in seconds up to which changes are sent again. A program waits at most thirty seconds before it tries again."""
-LOOKED_AT = 100
+MAX_CHECKED = 100
 """Maximum number of the newest sessions that are checked for recent changes."""
-SESSIONS = 8
+MAX_SESSIONS = 8
 """Maximum number of sessions whose newest messages a reader gets."""
 MESSAGES = 4
 """Number of the newest messages of each session that a reader gets: its last two turns."""
@@ -45,13 +45,13 @@ class CatchUp:
         """Start to send the changes. Transcripts that are not in memory are first read from the log."""
         since = self._hub.clock() - RECENT_TIMEOUT
         try:
-            newest = self._hub.store.page(None, reader.directory, LOOKED_AT)
+            newest = self._hub.store.page(None, reader.directory, MAX_CHECKED)
         except LogUnavailable as error:
             logger.warning("past not sent reason=%s", error.slug)
             return
         recent = [each for each in newest if each.facts.updated_at >= since]
         recent.sort(key=lambda each: each.facts.updated_at, reverse=True)
-        for session in recent[:SESSIONS]:
+        for session in recent[:MAX_SESSIONS]:
             self._transcripts.after_all(session, partial(self._tell, reader, session))
 
     def _tell(self, reader: EventReader, session: Session, transcript: Transcript) -> None:

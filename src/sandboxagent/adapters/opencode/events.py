@@ -19,7 +19,7 @@ HEARTBEAT_INTERVAL = 10.0
 """Seconds between two heartbeats, as in OpenCode's own server."""
 FLUSH_TIMEOUT = 0.25
 """Maximum seconds that an answer waits until readers were sent the events before it."""
-BATCH = 256 << 10
+MAX_BATCH_BYTES = 256 << 10
 """Maximum bytes that are written to a socket at a time."""
 
 
@@ -86,7 +86,7 @@ class EventReader:
             return None if self.closed else b""
         frames: list[bytes] = []
         size = 0
-        while self._queue and size < BATCH:
+        while self._queue and size < MAX_BATCH_BYTES:
             frames.append(self._queue.popleft())
             size += len(frames[-1])
         self._size -= size

@@ -21,7 +21,7 @@ from sandboxagent.adapters.opencode.objects import (
 
 MAX_TEXT = 256 << 10
 """Maximum characters of a part. A longer text continues in another part."""
-OBJECT = 500
+OBJECT_COST_BYTES = 500
 """Bytes that a message or a part takes in addition to its text."""
 
 
@@ -141,13 +141,13 @@ class Entries:
         self._ticks.note(id)
 
     def add(self, info: Info) -> MessageEntry:
-        entry = self._entries[info.id] = MessageEntry(info, size=OBJECT)
-        self.size += OBJECT
+        entry = self._entries[info.id] = MessageEntry(info, size=OBJECT_COST_BYTES)
+        self.size += OBJECT_COST_BYTES
         self.show(entry)
         return entry
 
     def put(self, entry: MessageEntry, part: Part, size: int) -> None:
-        size += 0 if part.id in entry.parts else OBJECT
+        size += 0 if part.id in entry.parts else OBJECT_COST_BYTES
         is_back = part.id not in entry.parts and part.id < next(reversed(entry.parts), "")
         entry.parts[part.id] = part
         if is_back and isinstance(entry.info, AssistantMessage):

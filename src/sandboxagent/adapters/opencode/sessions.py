@@ -54,7 +54,7 @@ from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.store import sort_key
 
 DEFAULT_LIMIT = 100
-"""Maximum number of sessions in a list, unless the request has another limit."""
+"""Default maximum number of sessions in a list."""
 USED_LAST = 200
 """Minimum number of the newest sessions that a list reads to find those used last."""
 PAGE, LOOKED_THROUGH = 50, 5000

@@ -42,7 +42,7 @@ from sandboxagent.server.agents.options import MODE, MODEL
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.activity import read_amount
 
-REMEMBERED = 256
+MAX_REMEMBERED = 256
 """Maximum number of turns whose replies can be found by the turn's id."""
 DEFAULT = "default"
 """Name of the mode or model of an agent that announces none."""
@@ -338,7 +338,7 @@ class Transcript:
 
     def _remember(self, turn_id: str, entry: MessageEntry) -> None:
         self._replies[turn_id] = entry.info.id
-        if len(self._replies) > REMEMBERED:
+        if len(self._replies) > MAX_REMEMBERED:
             del self._replies[next(iter(self._replies))]
 
     # Updates

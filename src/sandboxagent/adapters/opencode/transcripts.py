@@ -22,13 +22,13 @@ from sandboxagent.server.sessions.session import Session
 
 logger = logging.getLogger(__name__)
 
-PAGE = 1000
+MAX_PAGE = 1000
 """Maximum number of events that are read from the log at a time."""
-AT_ONCE, BYTES_AT_ONCE = 100, 64 << 10
+MAX_BATCH_EVENTS, MAX_BATCH_BYTES = 100, 64 << 10
 """Maximum number and bytes of events that are applied before other tasks run."""
-DEEPEST = 50
+MAX_DEPTH = 50
 """Maximum number of nested forks whose history is read."""
-WAITING = 1 << 20
+MAX_WAITING_BYTES = 1 << 20
 """Maximum bytes of new events that wait while older ones are applied. Those beyond it are read from the log."""
 MAX_TRANSCRIPTS = 1000
 """Maximum number of transcripts in memory, for any size."""
@@ -55,17 +55,17 @@ class HistorySource:
             self._origins = await self._find_origins()
         for session_id, before in self._origins:
             if after < before - 1:
-                chunks = await self._hub.log.history(session_id, after, before, PAGE)
+                chunks = await self._hub.log.history(session_id, after, before, MAX_PAGE)
                 return Page(chunks, chunks[-1].last if chunks else before - 1)
         end = self._hub.log.position
-        chunks = await self._hub.log.history(self._session_id, after, end + 1, PAGE)
+        chunks = await self._hub.log.history(self._session_id, after, end + 1, MAX_PAGE)
         upto = chunks[-1].last if chunks else max(after, end)
         return Page(chunks, upto, is_last=upto >= end)
 
     async def _find_origins(self) -> list[tuple[str, int]]:
         origins: list[tuple[str, int]] = []
         session = self._hub.find_session(self._session_id)
-        while session is not None and len(origins) < DEEPEST:
+        while session is not None and len(origins) < MAX_DEPTH:
             origin = text_at(session.facts.metadata, "forkedFrom")
             first = await self._hub.log.history(session.id, 0, self._hub.log.position + 1, 1) if origin else []
             session = self._hub.find_session(origin)
@@ -190,7 +190,7 @@ class Transcripts:
 
     def _fits(self, chunk: Chunk) -> bool:
         """Return whether a new chunk may be applied in this turn of the event loop; count it if so."""
-        if self._applied + chunk.size > BYTES_AT_ONCE:
+        if self._applied + chunk.size > MAX_BATCH_BYTES:
             return False
         if not self._applied:
             asyncio.get_running_loop().call_soon(self._begin_turn)
@@ -206,7 +206,7 @@ class Transcripts:
             about = About(id_of(session), session.facts.agent, session.facts.cwd)
             transcript = Transcript(about, self._memory // SHARE)
             directory = normalize(session.facts.cwd)
-            cursor = Cursor(HistorySource(self._hub, session.id), 0, WAITING)
+            cursor = Cursor(HistorySource(self._hub, session.id), 0, MAX_WAITING_BYTES)
             followed = FollowedTranscript(session.id, transcript, directory, cursor, told_after)
         elif not followed.is_live and followed.catching_up is None:
             followed.told_after = told_after
@@ -246,12 +246,12 @@ class Transcripts:
         cursor = followed.cursor
         taken = size = 0
         while cursor.queue or not cursor.is_live:
-            for chunk in cursor.take(BYTES_AT_ONCE) or await cursor.catch_up():
+            for chunk in cursor.take(MAX_BATCH_BYTES) or await cursor.catch_up():
                 assert isinstance(chunk, Chunk), "the history tells of no gap"
                 for position, line in enumerate(chunk.lines, chunk.first):
                     self._apply(followed, chunk, position, line)
                     taken, size = taken + 1, size + len(line)
-                    if taken > AT_ONCE or size > BYTES_AT_ONCE:
+                    if taken > MAX_BATCH_EVENTS or size > MAX_BATCH_BYTES:
                         taken = size = 0
                         await asyncio.sleep(0)
 

@@ -144,7 +144,7 @@ TURN_END_TIMEOUT = 0.5
 
 TURNS_SHOWN = 10
 """Number of past turns to show when the user continues a session."""
-BEGINNING = 500
+MAX_SEARCHED = 500
 """Maximum number of events that are searched for the agent's commands, from the session's start on."""
 
 COMMANDS = {
@@ -225,7 +225,7 @@ class Conversation:
             if isinstance(item, AvailableCommandsUpdate):
                 self._view.showing.blocks(item)
             count += 1
-            if count == BEGINNING:
+            if count == MAX_SEARCHED:
                 break
 
     async def _show_past(self, event: LogEvent | Gap) -> None:

@@ -235,7 +235,7 @@ def _said(value: object) -> object:
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 _IN_THE_QUERY = ("GET", "HEAD")
 """Methods with which fields go into the query."""
-_KEPT = 1 << 20
+_KEPT_BYTES = 1 << 20
 """Bytes of an answer that are kept, to find the sentence of a problem in them."""
 
 REQUEST = """\
@@ -376,11 +376,11 @@ async def _print_body(response: "Response") -> bytes:
                 print_json(body)
             except msgspec.DecodeError:
                 print(harmless(body.decode(errors="replace")))
-        return body[:_KEPT]
+        return body[:_KEPT_BYTES]
     sys.stdout.flush()
     last = b"\n"
     async for piece in response.aiter_bytes():
-        kept += piece[: _KEPT - len(kept)]
+        kept += piece[: _KEPT_BYTES - len(kept)]
         last = piece[-1:] or last
         if sys.stdout.isatty():
             print(harmless(piece.decode(errors="replace")), end="", flush=True)

@@ -139,7 +139,7 @@ def _kernel(name: str) -> int | None:
         return None
 
 
-LITTLE, TOO_LITTLE = 1 << 30, 100 << 20
+LOW_SPACE_BYTES, MIN_SPACE_BYTES = 1 << 30, 100 << 20
 """Bytes of free space; an agent with all its packages takes some hundred MiB."""
 
 
@@ -260,7 +260,7 @@ def _room(name: str, path: Path) -> list[Finding]:
         return [
             Finding("directories", f"{name}-room", "problem" if about.f_favail < 10 else "warning", sentence, advice)
         ]
-    status: Status = "problem" if free < TOO_LITTLE else "warning" if free < LITTLE else "ok"
+    status: Status = "problem" if free < MIN_SPACE_BYTES else "warning" if free < LOW_SPACE_BYTES else "ok"
     sentence = f"{size(free)} are free where the {name} directory is"
     return [Finding("directories", f"{name}-room", status, sentence, None if status == "ok" else advice)]
 

@@ -21,7 +21,7 @@ from sandboxagent.core.settings.options import ENDPOINT_VARIABLE, PREFIX
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.protocol.json_bounds import read_answer
 
-CONNECT, SILENCE = 1.0, 1.2
+CONNECT_TIMEOUT, ANSWER_TIMEOUT = 1.0, 1.2
 """Seconds to connect to a server, and for the server to answer."""
 
 _START = "Start one with: sandbox-agent daemon start"
@@ -87,7 +87,7 @@ def _ask(target: Found) -> CallResult:
     # Requests to this machine use no proxy.
     direct = {"http://": None, "https://": None} if target.local else None
     verify = not (target.local and target.url.startswith("http:"))
-    timeout = httpx.Timeout(SILENCE, connect=CONNECT)
+    timeout = httpx.Timeout(ANSWER_TIMEOUT, connect=CONNECT_TIMEOUT)
     try:
         with httpx.Client(
             base_url=target.url, headers=headers, timeout=timeout, mounts=direct, verify=verify
@@ -139,7 +139,7 @@ def _describe_answer(subject: DoctorSubject, target: Found, answer: CallResult, 
             sentence = f"{_who(target)} answers at {url}, but not like sandbox-agent"
             return [_problem(sentence, "Stop it, or name another address with --endpoint.")]
         case "silent":
-            sentence = f"{_who(target)} takes connections at {url}, but did not answer within {SILENCE:g} s"
+            sentence = f"{_who(target)} takes connections at {url}, but did not answer within {ANSWER_TIMEOUT:g} s"
             return [_problem(sentence, "Read its log, then stop it and start it again.")]
         case "none" if not target.local:
             advice = f"Check the address ({ENDPOINT_VARIABLE} or --endpoint) and the network."
@@ -246,7 +246,7 @@ def _free_port(host: str, port: int) -> Finding:
 def _is_taken(address: str, port: int) -> bool:
     unspecified = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound
     try:
-        with socket.create_connection((unspecified.get(address, address), port), CONNECT):
+        with socket.create_connection((unspecified.get(address, address), port), CONNECT_TIMEOUT):
             return True
     except TimeoutError:
         return True

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Literal, NoReturn, Protocol, cast
 
-from sandboxagent.core.archives.tree import PIECE, Damaged, Tree
+from sandboxagent.core.archives.tree import PIECE_BYTES, Damaged, Tree
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -25,7 +25,7 @@ else:
 
 Packing = Literal["", "gz", "bz2", "xz", "zst"]
 
-WINDOW_LOG = 23
+MAX_WINDOW_LOG = 23
 """Maximum window of zstd as a power of two: 8 MiB, the size that RFC 8878 recommends every reader to support."""
 
 MAX_MEMORY_BYTES = 128 << 20
@@ -34,7 +34,7 @@ MAX_MEMORY_BYTES = 128 << 20
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 """The exceptions that reading raises for damaged bytes."""
 
-STEP = 1 << 15
+STEP_BYTES = 1 << 15
 """The number of bytes to unpack at once."""
 
 _MAGIC: tuple[tuple[bytes, Packing], ...] = (
@@ -68,9 +68,9 @@ def unpack_stream(stream: ByteReader, packing: Packing) -> ByteReader:
         case "bz2":
             return bz2.BZ2File(file)
         case "xz":
-            return io.BufferedReader(_Xz(stream), STEP)
+            return io.BufferedReader(_Xz(stream), STEP_BYTES)
         case "zst":
-            return zstd.ZstdFile(file, options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+            return zstd.ZstdFile(file, options={zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG})
         case "":
             return stream
 
@@ -97,12 +97,12 @@ class _Xz(io.RawIOBase):
         while True:
             if self._part.eof:
                 # Several xz streams may follow each other, with zeros between them.
-                self._coming = self._part.unused_data.lstrip(b"\0") or self._stream.read(STEP).lstrip(b"\0")
+                self._coming = self._part.unused_data.lstrip(b"\0") or self._stream.read(STEP_BYTES).lstrip(b"\0")
                 if not self._coming:
                     return b""
                 self._part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY_BYTES)
             if self._part.needs_input and not self._coming:
-                self._coming = self._stream.read(STEP)
+                self._coming = self._stream.read(STEP_BYTES)
                 if not self._coming:
                     raise EOFError("it ends before its end is marked")
             given, self._coming = self._coming, b""
@@ -138,10 +138,10 @@ _RECORDS = {tarfile.XHDTYPE: "pax", tarfile.SOLARIS_XHDTYPE: "pax"}
 _LONG = {tarfile.GNUTYPE_LONGNAME: b"path", tarfile.GNUTYPE_LONGLINK: b"linkpath"}
 _COUNTED = (b"path", b"linkpath", b"size")
 _SPARSE = b"GNU.sparse."
-_DIGITS = 8
+_MAX_DIGITS = 8
 """Maximum number of digits of a record's length."""
 
-HEADERS = 4096
+MAX_HEADERS_BYTES = 4096
 """Maximum number of bytes of an entry besides its content."""
 NOWHERE = "/nowhere"
 """A destination for Python's own filter. It does not exist, so that the filter judges names and not this disk."""
@@ -247,7 +247,7 @@ def _parse_records(body: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keyword and the value of each record of an extended header."""
     at = 0
     while at < len(body):
-        space = body.find(b" ", at, at + _DIGITS)
+        space = body.find(b" ", at, at + _MAX_DIGITS)
         length = body[at:space] if space > at else b""
         end = at + int(length) if length.isdigit() else 0
         keyword, equals, value = body[space + 1 : end - 1].partition(b"=")
@@ -318,7 +318,7 @@ def unpack(
     Raises:
         Damaged: the archive is not valid.
     """
-    forward = _Forward(stream, tree, max_bytes + HEADERS * max_entries, allowed)
+    forward = _Forward(stream, tree, max_bytes + MAX_HEADERS_BYTES * max_entries, allowed)
     for number, member in enumerate(forward.headers, 1):
         if number > max_entries:
             tree.refuse("", f"has more than {max_entries} entries", limit=max_entries)
@@ -326,7 +326,7 @@ def unpack(
         put(member, content, tree)
         for _ in content:  # Skip content that was not read.
             pass
-    while forward.read(PIECE):  # Read to the very end, where the checksum is.
+    while forward.read(PIECE_BYTES):  # Read to the very end, where the checksum is.
         pass
 
 
@@ -360,7 +360,7 @@ class _Forward:
 
     def read(self, size: int, /) -> bytes:
         """Return the requested number of bytes, fewer only at the end."""
-        if self._at + size > self._most + PIECE:
+        if self._at + size > self._most + PIECE_BYTES:
             rule = f"makes the archive unpack to more than {self._most} bytes"
             self._tree.refuse(self.headers.entry, rule, limit=self._most)
         parts: list[bytes] = []
@@ -379,7 +379,7 @@ class _Forward:
     def pieces(self, size: int) -> Iterator[bytes]:
         """Yield the next `size` bytes, all of them."""
         while size > 0:
-            piece = self.read(min(PIECE, size))
+            piece = self.read(min(PIECE_BYTES, size))
             if not piece:
                 raise Damaged("unexpected end of data")
             size -= len(piece)

@@ -19,7 +19,7 @@ from sandboxagent.protocol.errors import DiskFull, UnsafeArchive
 Parts = tuple[str, ...]
 Kind = Literal["folder", "file", "link"]
 
-PIECE = 1 << 16
+PIECE_BYTES = 1 << 16
 MAX_LINKS = 40
 """Maximum number of links that a kernel follows for one path."""
 
@@ -29,7 +29,7 @@ MAX_PATH = MAX_TARGET = 4095
 
 MAX_DEPTH = 256
 """Default maximum number of levels of a path."""
-LEVELS, FREE_LEVELS = 32, 1 << 16
+MAX_LEVELS_PER_ENTRY, MAX_FREE_LEVELS = 32, 1 << 16
 """Maximum number of levels of all paths of an archive together: for each allowed entry, and besides. This bounds their
 cost in memory and time."""
 
@@ -82,7 +82,7 @@ class Tree:
         self._max_bytes = max_bytes
         self._max_entries = max_entries
         self._max_depth = max_depth
-        self._max_levels = LEVELS * max_entries + FREE_LEVELS
+        self._max_levels = MAX_LEVELS_PER_ENTRY * max_entries + MAX_FREE_LEVELS
         self._levels = 0
         self._unfit = "\0" if backslashes else "\0\\"
         self._bytes = 0
@@ -115,7 +115,7 @@ class Tree:
         if self._kinds.get(parts) != "file":
             self.refuse(name, "is a hard link to something that is not an earlier file of the archive")
         with self._disk(name), self._store.read(parts) as file:
-            self.file(name, os.fstat(file.fileno()).st_mode, iter(lambda: file.read(PIECE), b""))
+            self.file(name, os.fstat(file.fileno()).st_mode, iter(lambda: file.read(PIECE_BYTES), b""))
 
     def link(self, name: str, target: str) -> None:
         """Remember a symbolic link; `finish` makes it."""

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 1.0
 """Seconds before the client connects again to a server that could not be reached."""
-READ = 256 << 10
+MAX_READ_BYTES = 256 << 10
 """Maximum number of bytes of one read. A piece of a file then comes in one read instead of four."""
 CLOSE_TIMEOUT = 1.0
 """Seconds to close a WebSocket."""
@@ -79,21 +79,21 @@ class TcpWay(TcpTransport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         self._needs_tls = uri.scheme == "tls"
         if self._proxy is None:
-            await super().connect(uri, READ, connect_timeout)
+            await super().connect(uri, MAX_READ_BYTES, connect_timeout)
             return
         async with asyncio.timeout(connect_timeout):
-            reader, writer = await _tunnel(self._proxy, f"{uri.hostname}:{uri.port}", READ)
+            reader, writer = await _tunnel(self._proxy, f"{uri.hostname}:{uri.port}", MAX_READ_BYTES)
         self._bare_io_reader = self._io_reader = reader
         self._bare_io_writer = self._io_writer = writer
 
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        await super().connect_tls(uri, ssl_context, READ, connect_timeout)
+        await super().connect_tls(uri, ssl_context, MAX_READ_BYTES, connect_timeout)
         self._needs_tls = False
 
     async def read(self, buffer_size: int) -> bytes:
-        return await super().read(READ)
+        return await super().read(MAX_READ_BYTES)
 
     def write(self, payload: bytes) -> None:
         if self._needs_tls:

@@ -47,13 +47,13 @@ PLACE_INTERVAL = 0.25
 """Seconds without an answer after which the creation of a reader is requested again. A server places each reader on
 some server of the cluster, for some seconds even on one that was just killed. Such a reader never answers. The next
 attempt may be placed elsewhere."""
-PAGES_AT_ONCE = 4
+MAX_PAGES_AT_ONCE = 4
 """Maximum number of pages that are requested at the same time. A page of a rare subject costs a server much time, and
 requests that wait there would be repeated."""
 HEARTBEAT_INTERVAL = 0.5
 SILENCE_TIMEOUT = 3 * HEARTBEAT_INTERVAL
 """Seconds without a message after which a reader is created again where it was."""
-MARKERS = 3600
+MARKER_TIMEOUT = 3600
 """Seconds for which a table remembers that a key has expired."""
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -69,7 +69,7 @@ class JetStream:
     def __init__(self, connection: NatsConnection, name: str) -> None:
         self._connection = connection
         self._name = name
-        self._paging = asyncio.Semaphore(PAGES_AT_ONCE)
+        self._paging = asyncio.Semaphore(MAX_PAGES_AT_ONCE)
 
     async def append(self, append: Append) -> int:
         messages = append.messages

@@ -32,7 +32,7 @@ from sandboxagent.fleet.bus.interface import (
     StopHearing,
     Unreachable,
 )
-from sandboxagent.fleet.bus.jetstream import MARKERS, JetStream, JetStreamTable
+from sandboxagent.fleet.bus.jetstream import MARKER_TIMEOUT, JetStream, JetStreamTable
 from sandboxagent.fleet.bus.jetstream_api import ANSWER_TIMEOUT, NatsMessage, make, nanoseconds
 
 logger = logging.getLogger(__name__)
@@ -348,7 +348,7 @@ class NatsBus:
 
     async def table(self, name: str, replicas: int = 1) -> JetStreamTable:
         self.check_version()
-        limits = {"max_msgs_per_subject": 1, "subject_delete_marker_ttl": nanoseconds(MARKERS)}
+        limits = {"max_msgs_per_subject": 1, "subject_delete_marker_ttl": nanoseconds(MARKER_TIMEOUT)}
         await make(self, {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "num_replicas": replicas, **limits})
         return JetStreamTable(self, name)
 

@@ -17,17 +17,17 @@ from typing import Protocol
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus.interface import Bus, BusError
 
-PIECE = 128 << 10
+MAX_PIECE_BYTES = 128 << 10
 """Maximum number of bytes of a piece."""
 WINDOW = 8
-"""Maximum number of pieces that are on their way or wait to be taken."""
+"""Window of a flow: the maximum number of pieces that are on their way or wait to be taken."""
 SIGN_INTERVAL = 3.0
 """Seconds after which a side without data sends a keep-alive. While the other side is silent, it does so at every tick,
 because its messages may have got lost."""
 SILENCE_TIMEOUT = 10.0
 """Seconds after which a silent side counts as gone."""
 TICK_INTERVAL = 1.0
-MAX_STEP = 2 * TICK_INTERVAL
+MAX_TICK_INTERVAL = 2 * TICK_INTERVAL
 """Maximum number of seconds that the clock advances with one tick. If this process was suspended, the other side does
 not count as silent."""
 
@@ -241,7 +241,7 @@ class Flow:
                 self.break_off(Reason.LOST)
         elif sent != self._received + 1:
             self.break_off(Reason.LOST)
-        elif self._whole or len(body) > PIECE or sent - self._granted > WINDOW:
+        elif self._whole or len(body) > MAX_PIECE_BYTES or sent - self._granted > WINDOW:
             self.break_off(Reason.ILL_BEHAVED)
         else:
             self._received = sent
@@ -336,5 +336,5 @@ class FlowTable:
         while True:
             await asyncio.sleep(TICK_INTERVAL)
             now = time.monotonic()
-            self.tick(min(now - self._looked_at, MAX_STEP))
+            self.tick(min(now - self._looked_at, MAX_TICK_INTERVAL))
             self._looked_at = now

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED_REQUESTS = 4096
+MAX_REMEMBERED_REQUESTS = 4096
 """Maximum number of requests of one client whose nodes are remembered."""
 MAX_PENDING = 1024
 """Maximum number of pending requests of one node to one client. The same number of settled ones is remembered."""
@@ -125,7 +125,7 @@ class FleetConnection(Connection, eq=False):
         name = same_id(id)
         before = self.asked.pop(name, ())
         self.asked[name] = before if node in before else (*before, node)
-        drop_oldest(self.asked, REMEMBERED_REQUESTS)
+        drop_oldest(self.asked, MAX_REMEMBERED_REQUESTS)
         if promised_by is not None:
             self.forget_promises([name])
             self.note_promise(name, Promise(node, promised_by, after))
@@ -134,7 +134,7 @@ class FleetConnection(Connection, eq=False):
         """Note that a response comes on the stream, unless this is known already."""
         self.unanswered = unanswered = to_write(self.unanswered)
         unanswered.setdefault(id, promise)
-        drop_oldest(unanswered, REMEMBERED_REQUESTS)
+        drop_oldest(unanswered, MAX_REMEMBERED_REQUESTS)
 
     def forget_promises(self, ids: Iterable[bytes]) -> None:
         """Forget promises of responses that have come, or will never come."""
@@ -147,7 +147,7 @@ class FleetConnection(Connection, eq=False):
         """Note a request to attach. Its response on the stream will have a position of the node."""
         self.attaching.pop(same_id(id), None)
         self.attaching[same_id(id)] = position
-        drop_oldest(self.attaching, REMEMBERED_REQUESTS)
+        drop_oldest(self.attaching, MAX_REMEMBERED_REQUESTS)
 
     def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
         """Note requests that agents have sent to the client."""

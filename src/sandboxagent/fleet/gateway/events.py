@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 0.2
 """Seconds before a failed append is repeated."""
-MAX_WAITING = 8 << 20
+MAX_WAITING_BYTES = 8 << 20
 """Maximum number of bytes that wait for the stream, of all connections. With more, the newest event is dropped."""
 
 Unless = Callable[[], Awaitable[bool]]
@@ -59,7 +59,7 @@ class GatewayEvents:
     def _put(self, tag: str, subject: str, line: bytes, session_id: str | None, unless: Unless | None = None) -> Kept:
         kept: Kept = asyncio.get_running_loop().create_future()
         chunk = Chunk(1, [line], Direction.FROM_SERVER, session_id, connection_channel(tag), time.time(), history=False)
-        if self._size + chunk.size > MAX_WAITING:
+        if self._size + chunk.size > MAX_WAITING_BYTES:
             logger.error("event for a connection dropped connection=%s reason=the stream takes nothing", tag)
             kept.set_result(False)
             return kept

@@ -18,8 +18,8 @@ from sandboxagent.fleet.gateway.channel import Channel, Holding, Progress, assem
 from sandboxagent.fleet.gateway.limits import Unfinished
 from sandboxagent.fleet.records import ChunkAssembly, comes_after, end_of, ownership, position_of, sequence_of
 from sandboxagent.protocol.errors import LogUnavailable
-from sandboxagent.server.log.event import CHUNK_COST, Chunk, Follower, newer_than, report_failed, session_channel
-from sandboxagent.server.log.log import PAGE
+from sandboxagent.server.log.event import CHUNK_COST_BYTES, Chunk, Follower, newer_than, report_failed, session_channel
+from sandboxagent.server.log.log import PAGE_BYTES
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,19 +38,19 @@ AT_ONCE = 64
 MAX_EXACT = 500
 """Maximum number of subjects that are followed one by one. With more, the feed follows all subjects."""
 EVERYTHING = 1 << 62
-MAX_UNTAKEN = 32 << 20
+MAX_UNTAKEN_BYTES = 32 << 20
 """Maximum number of bytes of records that wait to be handed over. With more, all readers start again."""
 ATTACH_TIMEOUT = 5.0
 """Seconds that an attaching client waits until this gateway has the events that other gateways have shown."""
 CHANGE_TIMEOUT = 30.0
 """Seconds for the stream's reader to begin to follow a channel. NATS does not answer if it takes longer."""
-BACKWARDS = 64
+SEARCH_STEP = 64
 """Number of messages in which the last one of a channel is searched first, and the factor of each next search."""
 MAX_LINE_BYTES = 64 << 20
 """Maximum number of bytes of a node's line."""
-PART_COST = 256
+PART_COST_BYTES = 256
 """Number of bytes that a part takes in memory besides its content."""
-BEHIND_ATTEMPTS = 100
+MAX_BEHIND_ATTEMPTS = 100
 """Maximum number of attempts to read from a server that is behind. After that, the reader has to return later."""
 
 
@@ -61,7 +61,7 @@ class Feed:
         self,
         stream: BusStream,
         tail_bytes: int,
-        most_untaken: int = MAX_UNTAKEN,
+        most_untaken: int = MAX_UNTAKEN_BYTES,
         longest: int = MAX_LINE_BYTES,
         dropped: "Dropped | None" = None,
     ) -> None:
@@ -241,7 +241,7 @@ class Feed:
         newest = [chunk.last for chunk in newer_than(after, found.tail) if is_meant(chunk)]
         if newest or reach <= after:
             return max(newest, default=0)
-        step = BACKWARDS
+        step = SEARCH_STEP
         while True:
             start = max(after, reach - position_of(step))
             chunks: list[Chunk] = []
@@ -252,7 +252,7 @@ class Feed:
                 cursor = page[-1].last if page else cursor
             if chunks or start == after:
                 return chunks[-1].last if chunks else 0
-            step *= BACKWARDS
+            step *= SEARCH_STEP
 
     def postpone(self, write: Callable[[], None]) -> bool:
         """Return False, because records come one by one, and no more are expected at once."""
@@ -367,7 +367,7 @@ class Feed:
                     size += chunk.size
             if not records and cursor >= needed:
                 return chunks, False
-            if chunks and size >= PAGE:
+            if chunks and size >= PAGE_BYTES:
                 return chunks, True
             if not records:
                 if await self.next(subject, cursor) is None:
@@ -375,12 +375,12 @@ class Feed:
                     trims[channel] = max(trims.get(channel, 0), end_of(min(needed, sequence_of(through))))
                     return chunks, False
                 attempts += 1
-                if attempts > BEHIND_ATTEMPTS:
+                if attempts > MAX_BEHIND_ATTEMPTS:
                     raise LogUnavailable.of_fleet(f"a server of the fleet is behind; {subject} cannot be read")
                 await asyncio.sleep(RETRY_INTERVAL)
 
     async def _page(self, subject: str, after: int) -> list[StreamRecord]:
-        return await _ask(self._stream.page(subject, after, EVERYTHING, PAGE))
+        return await _ask(self._stream.page(subject, after, EVERYTHING, PAGE_BYTES))
 
     async def _last(self, subject: str) -> int:
         record = await self.last(subject)
@@ -525,7 +525,7 @@ class Feed:
     async def _fetch_missing(self, channel: Channel, record: StreamRecord, through: int) -> None:
         """Hand over the messages before a record that the reader has left out."""
         while channel.sequence < through:
-            missing = await self._stream.page(record.subject, channel.sequence, through, PAGE)
+            missing = await self._stream.page(record.subject, channel.sequence, through, PAGE_BYTES)
             if not missing:
                 # A page comes from any server, which may be behind. The leader is never behind.
                 found = await self._stream.next(record.subject, channel.sequence)
@@ -548,7 +548,7 @@ class Feed:
         if channel.is_kept:
             channel.keep(chunk)
             self._tail.append((channel, chunk))
-            self._size += chunk.size + CHUNK_COST
+            self._size += chunk.size + CHUNK_COST_BYTES
         for follower in channel.followers:
             try:
                 follower.appended(chunk)
@@ -556,7 +556,7 @@ class Feed:
                 report_failed(chunk, error)
         while self._size > self._tail_bytes and len(self._tail) > 1:
             owner, oldest = self._tail.popleft()
-            self._size -= oldest.size + CHUNK_COST
+            self._size -= oldest.size + CHUNK_COST_BYTES
             owner.drop_oldest()
             owner.complete_after = max(owner.complete_after or 0, oldest.last)
 
@@ -565,7 +565,7 @@ class Feed:
         if not channel.parts:
             self._unfinished.forget(channel.channel)
             return
-        node, size = ownership(record.headers).node, sum(len(part) + PART_COST for part in channel.parts)
+        node, size = ownership(record.headers).node, sum(len(part) + PART_COST_BYTES for part in channel.parts)
         for name in self._unfinished.note(node, channel.channel, size):
             if name in self._channels:
                 self._channels[name].parts = ()

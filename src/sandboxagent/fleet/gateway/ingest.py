@@ -30,7 +30,7 @@ from sandboxagent.fleet.bus.interface import (
     Table,
 )
 from sandboxagent.fleet.gateway import validate
-from sandboxagent.fleet.gateway.limits import MAX_DESCRIPTION, Marks, NodeLimits, Usage
+from sandboxagent.fleet.gateway.limits import MAX_DESCRIPTION_BYTES, Marks, NodeLimits, Usage
 from sandboxagent.fleet.gateway.owners import Owner, Owners
 from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.shares import Shares
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 LEASE_TIMEOUT = 15.0
 """Seconds after its last lease renewal (*beat*) for which a node counts as connected."""
-NODE_RATE = 32 << 20
+MAX_RATE_BYTES = 32 << 20
 """Maximum number of bytes per second that are accepted from each node."""
 MAX_REASON = 200
 """Maximum number of characters of the reason for a dropped event. A node determines some of them."""
@@ -59,13 +59,13 @@ MAX_NAMED = 8
 """Maximum number of sessions that one message to a client may be about. Nodes send one."""
 MAX_ALIAS = 256
 """Maximum number of characters of an alias, as at a server."""
-SHOWN = 80
+MAX_SHOWN = 80
 """Maximum number of characters of a name in a mark."""
 MAX_CORRECTED = 1_000
 """Maximum number of revisions of listed sessions that the leader has corrected and that wait to be used."""
 CLAIMS = 5
 """One gateway may grant a node this many times `NodeLimits.sessions`, less the sessions that are deleted there."""
-REMEMBERED = 50_000
+MAX_REMEMBERED = 50_000
 """Maximum number of subjects whose end is remembered."""
 
 
@@ -135,7 +135,7 @@ class Ingest:
         self._orders = orders or Orders()
         self._limits = limits or NodeLimits()
         self._marks = marks or Marks(time.monotonic)
-        self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
+        self._quotas = quotas or Quotas(MAX_RATE_BYTES, time.monotonic)
         self._is_remote = is_remote or _has_no_remote
         self._is_there = is_there or _is_gone
         self._gateway = gateway
@@ -453,15 +453,15 @@ class Ingest:
             return
         self._ends[subject] = end
         self._ends.move_to_end(subject)
-        while len(self._ends) > REMEMBERED:
+        while len(self._ends) > MAX_REMEMBERED:
             self._ends.popitem(last=False)
 
     # Leases
 
     async def _take_beat(self, node: str, body: bytes) -> BeatReply:
         request = msgspec.msgpack.decode(body, type=BeatRequest)
-        if len(body) > MAX_DESCRIPTION:
-            reason = f"{node} describes itself in {len(body)} bytes, and gateways take {MAX_DESCRIPTION}"
+        if len(body) > MAX_DESCRIPTION_BYTES:
+            reason = f"{node} describes itself in {len(body)} bytes, and gateways take {MAX_DESCRIPTION_BYTES}"
             self._marks.note(node, reason)
             return BeatReply(failed=f"{reason}; give it fewer labels")
         lease = fleet.Lease(
@@ -572,7 +572,9 @@ class Ingest:
         is_id = alias != session_id and other.owner not in ("", node)
         if is_id or not await self._owners.claim_alias(subjects.session_events(session_id), node, alias):
             del facts["alias"]
-            self._marks.note(node, f"the alias {alias[:SHOWN]!r} of {session_id[:SHOWN]!r} is another session's name")
+            self._marks.note(
+                node, f"the alias {alias[:MAX_SHOWN]!r} of {session_id[:MAX_SHOWN]!r} is another session's name"
+            )
 
     def _exceeds(self, node: str, key: str, size: int) -> str | None:
         """Return why an entry of the list is refused: it is too large, or its node has too many. None if it fits."""

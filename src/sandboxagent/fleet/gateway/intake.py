@@ -19,15 +19,15 @@ from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusError, Conflict, Handler, StopHearing, Table
 from sandboxagent.fleet.gateway.registry import NodeRegistry
-from sandboxagent.fleet.gateway.validate import ASIDE, Quotas
+from sandboxagent.fleet.gateway.validate import IGNORE_TIMEOUT, Quotas
 
 logger = logging.getLogger(__name__)
 
-WAITING = 4 << 20
+MAX_WAITING_BYTES = 4 << 20
 """Maximum number of bytes of one node that wait here. An honest node has three requests under way."""
-AT_ONCE = 32
+MAX_AT_ONCE = 32
 """Maximum number of requests of one node that are handled at the same time."""
-GREETINGS = 1024
+MAX_FIRST_BEATS = 1024
 """Maximum number of first beats that are accepted between two announcements."""
 TOGETHER = 64
 """Number of nodes that the gateway subscribes to at the same time."""
@@ -121,13 +121,13 @@ class Intake:
             with suppress(BusError):
                 subject = subjects.first_beats(self._gateway)
                 self._greeting = await self._bus.serve(
-                    subject, self._greet, answers=_inbox_of_sender, waiting=WAITING, lost=_ignore
+                    subject, self._greet, answers=_inbox_of_sender, waiting=MAX_WAITING_BYTES, lost=_ignore
                 )
 
     async def _greet(self, subject: str, body: bytes) -> bytes | None:
         self._greeted += 1
         greeting = self._greeting
-        if self._greeted > GREETINGS and greeting is not None:
+        if self._greeted > MAX_FIRST_BEATS and greeting is not None:
             self._greeting = None
             self._floods += 1
             if self._clock() >= self._report_at:
@@ -154,8 +154,8 @@ class Intake:
                 subjects.requests_of_node(node, self._gateway),
                 self._take,
                 answers=_inbox_of_sender,
-                waiting=WAITING,
-                at_once=AT_ONCE,
+                waiting=MAX_WAITING_BYTES,
+                at_once=MAX_AT_ONCE,
                 lost=lambda subject: self._quotas.blame(node, "it sends more than a gateway can read"),
             )
             hearing = self._heard[node] = asyncio.create_task(serving)
@@ -187,14 +187,16 @@ class Intake:
 
     def _set_aside(self, node: str, reason: str) -> None:
         self._aside[node] = reason
-        logger.warning("node set aside node=%s seconds=%d reason=%s", node, ASIDE, reason)
+        logger.warning("node set aside node=%s seconds=%d reason=%s", node, IGNORE_TIMEOUT, reason)
         self._tasks.run(self._silence(node, reason), "setting a node aside")
 
     async def _silence(self, node: str, reason: str) -> None:
         await self._stop(node)
         self.silenced(node)
         with suppress(BusError):
-            await self._write_lease(node, f"{reason}; it is accepted again {ASIDE:.0f} s after {self._gateway} noticed")
+            await self._write_lease(
+                node, f"{reason}; it is accepted again {IGNORE_TIMEOUT:.0f} s after {self._gateway} noticed"
+            )
 
     async def _write_lease(self, node: str, why: str) -> None:
         """Tell all gateways that a node is set aside, or not any more.
@@ -206,7 +208,7 @@ class Intake:
             if entry is None or entry.value is None:
                 return
             lease = replace(msgspec.json.decode(entry.value, type=messages.Lease), set_aside=why)
-            ttl = self._lease + (ASIDE if why else 0.0)
+            ttl = self._lease + (IGNORE_TIMEOUT if why else 0.0)
             try:
                 await self._leases.put(node, msgspec.json.encode(lease), expected=entry.revision, ttl=ttl)
             except Conflict:

@@ -20,7 +20,7 @@ KEEP_TIMEOUT = 60.0
 """Seconds for which a node is marked after its last excess, and between two log reports of one node."""
 MAX_MARKED = 1_000
 """Maximum number of nodes that are marked at the same time."""
-MAX_DESCRIPTION = 16 << 10
+MAX_DESCRIPTION_BYTES = 16 << 10
 """Maximum number of bytes in which a node describes itself: its version, labels and agents."""
 
 

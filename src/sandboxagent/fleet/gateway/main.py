@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 ANNOUNCE_INTERVAL = 1.0
 CLEAN_INTERVAL = 10.0
 UI_THREADS = 2
-MAX_ANSWERED = 64 << 20
+MAX_ANSWER_BYTES = 64 << 20
 """Maximum number of bytes of a node's answer to one envelope."""
 
 
@@ -136,7 +136,7 @@ async def _serve_on(
     further = [name for access in accesses for name in access.headers]
     flows = GatewayTunnels(name, bus, registry.leases, settings.flows, feed.progress.kept, further)
     flows.stray, intake.silenced = quotas.stray, flows.silence
-    node_calls = NodeCalls(connections, flows, registry, MAX_ANSWERED)
+    node_calls = NodeCalls(connections, flows, registry, MAX_ANSWER_BYTES)
     own_methods = GatewayMethods(feed, registry, owners)
     lines = Pool("lines", 1)
     calls = FleetRequests(

@@ -29,7 +29,7 @@ from sandboxagent.fleet.gateway.tunnels import NodeAnswer
 from sandboxagent.fleet.messages import Introduced
 from sandboxagent.protocol import headers, methods
 from sandboxagent.protocol.envelope import (
-    LARGE,
+    LARGE_BYTES,
     META,
     Envelope,
     Kind,
@@ -79,7 +79,7 @@ _FINISHED_HERE = (methods.NEW, methods.FORK)
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 _READ_HERE = (*_LISTING, methods.ATTACH, methods.SET_METADATA)
 """Requests whose response the gateway reads."""
-MAX_READ = 4 << 20
+MAX_READ_BYTES = 4 << 20
 """Maximum bytes of a response that the gateway reads. The answers that servers read themselves are shorter."""
 
 
@@ -244,7 +244,7 @@ class FleetRequests:
             raise refused(answer)
         response = await self._read_response(node, envelope, answer.body)
         line = response.line
-        if len(line) > MAX_READ and envelope.method in _READ_HERE:
+        if len(line) > MAX_READ_BYTES and envelope.method in _READ_HERE:
             raise NodeUnreachable(node, "sends too long an answer")
         await self._connections.ordering.wait_sent(connection, node, _position(answer), session_id)
         if response.succeeded:
@@ -261,7 +261,7 @@ class FleetRequests:
         """Parse a node's answer as the response to a request. Raises NodeUnreachable if it is not one."""
         assert envelope.id is not None
         with suppress(NotAnEnvelope):
-            response = parse_answer(line) if len(line) <= LARGE else await self._lines.run(parse_answer, line)
+            response = parse_answer(line) if len(line) <= LARGE_BYTES else await self._lines.run(parse_answer, line)
             is_for_it = response.id is not None and same_id(response.id) == same_id(envelope.id)
             if response.kind is Kind.RESPONSE and is_for_it:
                 return response
@@ -329,7 +329,7 @@ class FleetRequests:
             if response is None:
                 result: Object = {}
             else:
-                is_long = len(response.line) > LARGE
+                is_long = len(response.line) > LARGE_BYTES
                 result = await self._lines.run(response.result) if is_long else response.result()
         except (SandboxAgentError, TimeoutError) as error:
             logger.info("pending requests not listed node=%s reason=%s", node, error)

@@ -25,14 +25,14 @@ SHARE_INTERVAL = 1.0
 """Seconds between two checks for changes."""
 PIECES = 1024
 """Number of pieces in a full stream."""
-LEAST_PIECE = 64 << 10
+MIN_PIECE_BYTES = 64 << 10
 """Minimum number of bytes of a piece."""
 MAX_SUBJECTS = 256
 """Maximum number of subjects of one piece."""
-SUBJECT = 4 << 10
+SUBJECT_COST_BYTES = 4 << 10
 """Number of bytes that each subject adds to a piece's size, because dropping a subject costs as much as dropping
 these."""
-MESSAGE = 192
+MESSAGE_COST_BYTES = 192
 """Number of bytes that a message takes in the stream besides its subject, its body and the fleet's headers."""
 KEPT = 7 / 8
 """Share of the stream's room above which the largest node loses its oldest events."""
@@ -93,7 +93,7 @@ class Shares:
         self._owners = owners
         self._most = most
         self._max_age = max_age
-        self._piece = max(most // PIECES, LEAST_PIECE)
+        self._piece = max(most // PIECES, MIN_PIECE_BYTES)
         self._pieces: dict[str, _Known] = {}
         """Pieces by key, including those that are open here."""
         self._sizes: Counter[str] = Counter()
@@ -136,9 +136,9 @@ class Shares:
         for sequence, message in enumerate(messages, first):
             if message.subject not in piece.subjects:
                 piece.subjects[message.subject] = None
-                piece.size += SUBJECT
+                piece.size += SUBJECT_COST_BYTES
             headers = sum(len(name) + len(value) for name, value in message.headers.items())
-            piece.size += MESSAGE + len(message.subject) + len(message.body) + headers
+            piece.size += MESSAGE_COST_BYTES + len(message.subject) + len(message.body) + headers
             piece.through = sequence
         known = self._pieces[piece.key]
         known.size, known.through = piece.size, piece.through

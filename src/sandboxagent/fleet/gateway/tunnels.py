@@ -18,7 +18,7 @@ import msgspec
 
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusError, StopHearing
-from sandboxagent.fleet.bus.tunnel import PIECE, BusWay, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
+from sandboxagent.fleet.bus.tunnel import MAX_PIECE_BYTES, BusWay, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
 from sandboxagent.fleet.messages import SAFE_AT, AnswerHead, Lease, Opening, Waiting
 from sandboxagent.protocol import headers
 from sandboxagent.protocol.errors import LogUnavailable, NodeUnreachable, TooMany
@@ -32,7 +32,7 @@ SHARE = 4
 """Divisor of a gateway's flows: one node may use a quarter of them."""
 ANSWERS = 4
 """All simultaneous answers of one node may together have this many times the maximum size of one answer."""
-INLINE = 32 << 10
+MAX_INLINE_BYTES = 32 << 10
 """Maximum number of bytes of a body that are sent together with the opening."""
 MAX_HEADERS, MAX_HEADER_BYTES = 200, 64 << 10
 
@@ -154,7 +154,7 @@ class GatewayTunnels:
     ) -> AsyncGenerator["NodeExchange"]:
         """Send a request, and yield the exchange. Leaving the block before the end of the answer cancels the request.
 
-        `body` has at most INLINE bytes. With `more`, the rest of it follows. Raises NodeUnreachable or TooMany.
+        `body` has at most MAX_INLINE_BYTES. With `more`, the rest of it follows. Raises NodeUnreachable or TooMany.
         """
         lease = self._leases.get(node)
         if lease is None:
@@ -246,7 +246,7 @@ class GatewayTunnels:
                 total.
             TooMany: there are too many requests.
         """
-        inline = len(body) <= INLINE
+        inline = len(body) <= MAX_INLINE_BYTES
         async with self.open(node, asked, body if inline else b"", more=not inline) as exchange:
             sending = None if inline else asyncio.create_task(_send_whole(exchange, body))
             answer = bytearray()
@@ -296,7 +296,7 @@ class GatewayTunnels:
             first, more = await _read_first(scope, receive)
         except ClientDisconnected:
             return
-        inline = len(first) <= INLINE
+        inline = len(first) <= MAX_INLINE_BYTES
         async with self.open(node, asked, first if inline else b"", more=more or not inline) as exchange:
             pumping = asyncio.create_task(_pump(receive, exchange, b"" if inline else first, more=more))
             try:
@@ -334,7 +334,7 @@ class NodeExchange:
 
     async def send(self, body: bytes, *, last: bool) -> None:
         """Send more of the body, as fast as the node takes it. Raises FlowBroken, for which `next` knows the reason."""
-        pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)] or [b""]
+        pieces = [body[start : start + MAX_PIECE_BYTES] for start in range(0, len(body), MAX_PIECE_BYTES)] or [b""]
         for place, piece in enumerate(pieces, 1):
             ending = last and place == len(pieces)
             if piece or ending:
@@ -428,7 +428,7 @@ async def _read_first(scope: Scope, receive: Receive) -> tuple[bytes, bool]:
     length = header(scope, b"content-length")
     if length is None and header(scope, b"transfer-encoding") is None:
         return b"", False
-    if length is None or int(length) > INLINE or header(scope, b"expect") is not None:
+    if length is None or int(length) > MAX_INLINE_BYTES or header(scope, b"expect") is not None:
         return b"", True
     message = await receive()
     if message["type"] == "http.disconnect":

@@ -15,26 +15,26 @@ from sandboxagent.protocol.envelope import Kind, param, parse
 from sandboxagent.protocol.errors import NotAnEnvelope
 from sandboxagent.protocol.request_ids import asker
 
-MAX_ID = 256
+MAX_ID_BYTES = 256
 """Maximum number of bytes of a request's id. Ids of nodes have at most about 80."""
 MAX_SESSION_ID = 1024
-BURST = 2.0
+BURST_INTERVAL = 2.0
 """Seconds of the allowed rate that a node may use at once."""
-LEAST = 1024
+MIN_COST_BYTES = 1024
 """Minimum number of bytes that a request counts."""
 MAX_OPEN = 16
 """Maximum number of simultaneous requests of one node. An honest node has three."""
-REQUESTS = {messages.LOG: 1000.0, messages.BEAT: 5.0, messages.FACTS: 100.0}
+MAX_REQUESTS = {messages.LOG: 1000.0, messages.BEAT: 5.0, messages.FACTS: 100.0}
 """Maximum number of requests per second of one node, by verb. An honest node waits for each answer."""
-BURSTS = 5.0
+REQUEST_BURST_INTERVAL = 5.0
 """Seconds of the allowed number of requests that a node may use at once."""
-NUISANCES = 100.0
+MAX_INVALID = 100.0
 """Maximum number of invalid messages, or messages in spite of a wait, that a node may send at once."""
-FORGIVEN = 10.0
+MAX_INVALID_PER_SECOND = 10.0
 """Maximum number of such messages that a node may send per second. With more, it is flooding."""
-STRAYS = 200.0
+MAX_UNKNOWN_PIECES_PER_SECOND = 200.0
 """Maximum number of pieces per second that a node may send into flows that do not exist."""
-ASIDE = 30.0
+IGNORE_TIMEOUT = 30.0
 """Seconds for which a flooding node is set aside."""
 MAX_NODES = 10_000
 """Maximum number of nodes that are remembered."""
@@ -57,7 +57,7 @@ def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
         asked = envelope.id if envelope.kind is Kind.REQUEST else None
         if envelope.method == methods.CANCEL_REQUEST:
             asked = param(line, "requestId") or b"null"
-        if asked is not None and len(asked) > MAX_ID:
+        if asked is not None and len(asked) > MAX_ID_BYTES:
             raise Forged("the id of a request is too long")
         if asked is not None and asker(asked) != node:
             raise Forged("the id of a request names another node")
@@ -118,10 +118,12 @@ class _Account:
     __slots__ = ("aside_until", "blame", "bytes", "open", "requests", "strays")
 
     def __init__(self, rate: float, now: float) -> None:
-        self.bytes = _Bucket(rate, rate * BURST, now)
-        self.requests = {verb: _Bucket(each, each * BURSTS, now) for verb, each in REQUESTS.items()}
-        self.blame = _Bucket(FORGIVEN, NUISANCES, now)
-        self.strays = _Bucket(STRAYS, STRAYS * BURSTS, now)
+        self.bytes = _Bucket(rate, rate * BURST_INTERVAL, now)
+        self.requests = {verb: _Bucket(each, each * REQUEST_BURST_INTERVAL, now) for verb, each in MAX_REQUESTS.items()}
+        self.blame = _Bucket(MAX_INVALID_PER_SECOND, MAX_INVALID, now)
+        self.strays = _Bucket(
+            MAX_UNKNOWN_PIECES_PER_SECOND, MAX_UNKNOWN_PIECES_PER_SECOND * REQUEST_BURST_INTERVAL, now
+        )
         self.open = 0
         self.aside_until = now
 
@@ -148,7 +150,7 @@ class Quotas:
         if why is not None:
             self.blame(node, "it continues to send although it has to wait")
             return why
-        account.bytes.left -= max(size, LEAST)
+        account.bytes.left -= max(size, MIN_COST_BYTES)
         account.open += 1
         return None
 
@@ -158,7 +160,7 @@ class Quotas:
         if account.bytes.fill(now) <= 0:
             return f"{node} publishes more than {self.rate} bytes a second, which is what this gateway takes of a node"
         if not account.requests[verb].take(now):
-            return f"{node} asks this gateway more than {REQUESTS[verb]:g} times a second for the same ({verb})"
+            return f"{node} asks this gateway more than {MAX_REQUESTS[verb]:g} times a second for the same ({verb})"
         return None
 
     def end(self, node: str) -> None:
@@ -169,8 +171,8 @@ class Quotas:
         """Count a message that an honest node sends rarely or never."""
         account, now = self._account(node), self.clock()
         if now >= account.aside_until and not account.blame.take(now):
-            account.aside_until = now + ASIDE
-            account.blame = _Bucket(FORGIVEN, NUISANCES, account.aside_until)
+            account.aside_until = now + IGNORE_TIMEOUT
+            account.blame = _Bucket(MAX_INVALID_PER_SECOND, MAX_INVALID, account.aside_until)
             self.set_aside(node, reason)
 
     def stray(self, node: str) -> None:

@@ -46,7 +46,7 @@ FACTS_INTERVAL = 0.25
 SAVE_INTERVAL = 1.0
 SAVE_TIMEOUT = 2.0
 """Maximum number of seconds that a stopping node waits until its memory is on disk."""
-LEAST_WEIGHT = 2 << 10
+MIN_COST_BYTES = 2 << 10
 """Minimum number of bytes that a session counts in a request. It limits the number of sessions in one request."""
 MAX_DELETED = 10_000
 """Maximum number of deleted sessions, still in the fleet's list, that a node remembers between runs."""
@@ -467,7 +467,7 @@ class Membership:
                 continue
             batch[session_id] = fact
             # A gateway needs time for each session, and must answer before the node repeats the request.
-            size += max(LEAST_WEIGHT, 0 if fact is None else len(fact))
+            size += max(MIN_COST_BYTES, 0 if fact is None else len(fact))
             if size > MAX_BODY_BYTES // 2:
                 yield batch
                 batch, size = {}, 0

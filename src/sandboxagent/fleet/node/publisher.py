@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 0.2
 """Seconds before a failed request is sent again."""
-MAX_REQUEST = 2 * MAX_BODY_BYTES - (128 << 10)
+MAX_REQUEST_BYTES = 2 * MAX_BODY_BYTES - (128 << 10)
 """Maximum number of bytes of one request, without its encoding. NATS servers accept 1 MiB."""
 UNKNOWN = -1
-REMEMBERED = 50_000
+MAX_REMEMBERED = 50_000
 """Maximum number of subjects whose end is remembered."""
 
 Ask = Callable[[LogRequest], Awaitable[LogReply]]
@@ -134,7 +134,7 @@ class NodePublisher:
             subject = records.subject_of(chunk, self._node)
             for message in () if subject is None else records.outgoing(chunk, subject):
                 cost = len(message.body) + len(message.meta) + 2 * len(message.subject)
-                if batch and (len(batch) == MAX_MESSAGES // 2 or size + cost > MAX_REQUEST):
+                if batch and (len(batch) == MAX_MESSAGES // 2 or size + cost > MAX_REQUEST_BYTES):
                     yield batch
                     self._move_on(batch[-1].last)
                     batch, size = [], 0
@@ -171,7 +171,7 @@ class NodePublisher:
                 logger.error("events not published reason=%s", reply.refused)
             return PublishOutcome.REFUSED
         self.failure = None
-        if len(self._sequences) > REMEMBERED:
+        if len(self._sequences) > MAX_REMEMBERED:
             # Gateways report the ends again.
             for known in (self._sequences, self._skip, self.foreign):
                 known.clear()

@@ -16,7 +16,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.tunnel import (
-    PIECE,
+    MAX_PIECE_BYTES,
     BusWay,
     Flow,
     FlowBroken,
@@ -33,7 +33,7 @@ from sandboxagent.server.http.posts import GatewayPost, PostHead, read_head
 
 logger = logging.getLogger(__name__)
 
-JOINED = 32 << 10
+MAX_JOINED_BYTES = 32 << 10
 """Maximum number of bytes of an answer's body that are sent together with its head."""
 _KEY = raw(IDEMPOTENCY_KEY)
 T = TypeVar("T", Opening, Waiting)
@@ -210,7 +210,7 @@ class _Exchange:
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
         head, self._head = self._head, None
-        if head is not None and len(body) <= JOINED:
+        if head is not None and len(body) <= MAX_JOINED_BYTES:
             head.body, head.whole = bytes(body), not more
             await self._send_head(head)
             if head.whole:
@@ -218,7 +218,7 @@ class _Exchange:
             return
         if head is not None:
             await self._send_head(head)
-        pieces = [bytes(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
+        pieces = [bytes(body[start : start + MAX_PIECE_BYTES]) for start in range(0, len(body), MAX_PIECE_BYTES)]
         last = None if more else (pieces.pop() if pieces else b"")
         for piece in pieces:
             await self._flow.put(FlowKind.BODY, piece)
@@ -278,7 +278,7 @@ class FlowTransport(asyncio.Transport):
         return is_gone(self._flow)
 
     def get_write_buffer_size(self) -> int:
-        return self._flow.unfinished * PIECE
+        return self._flow.unfinished * MAX_PIECE_BYTES
 
     def abort(self) -> None:
         self._flow.break_off(Reason.ABORTED)

@@ -18,7 +18,7 @@ from sandboxagent.core.archives.remove import discard
 from sandboxagent.core.tasks import Shared
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE, Envelope, Kind, Object, failure, parse, request, text_at
+from sandboxagent.protocol.envelope import LARGE_BYTES, Envelope, Kind, Object, failure, parse, request, text_at
 from sandboxagent.protocol.errors import (
     AgentExited,
     AgentNotReading,
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "offers.json"
 """Name of the file in the data directory."""
-KEPT_BYTES = 1 << 20
+MAX_KEPT_BYTES = 1 << 20
 """Maximum bytes of an agent's answer that is kept. A larger answer is only passed on."""
 MAX_AT_ONCE = 4
 """Maximum number of agents that are asked at the same time. Further ones wait."""
@@ -126,7 +126,7 @@ class AgentCapabilities:
                 offer = await self._ask_in_directory(agent)
         except asyncio.CancelledError:
             raise ShuttingDown from None
-        if len(msgspec.json.encode(offer)) <= KEPT_BYTES:
+        if len(msgspec.json.encode(offer)) <= MAX_KEPT_BYTES:
             self._kept[agent.id] = offer
             await self._pool.run(self._write, dict(self._kept))
         return offer
@@ -213,7 +213,7 @@ class _Probe:
 
     def receive(self, running: RunningAgent, blob: bytes) -> None:
         # A line that is too long to be parsed here is left out.
-        for line in (each for each in blob.splitlines() if len(each) <= LARGE):
+        for line in (each for each in blob.splitlines() if len(each) <= LARGE_BYTES):
             with suppress(NotAnEnvelope, AgentExited, AgentNotReading):
                 self._hear(running, parse(line))
 

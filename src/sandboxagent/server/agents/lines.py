@@ -7,17 +7,17 @@ from collections import deque
 
 from msgspec import Struct
 
-MAX_LINE = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 """Maximum bytes of a line of stdout that is passed on, without its newline."""
 
-OVERSIZED_HEAD = 4096
+OVERSIZED_HEAD_BYTES = 4096
 """Bytes that are kept from the beginning of a longer line."""
 
 
 class LineSplitter:
     """A splitter of pieces, which end anywhere, into whole lines. It drops only the lines over the limit."""
 
-    def __init__(self, max_line: int = MAX_LINE) -> None:
+    def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
         # Grows in place: a line may come in thousands of pieces, or a byte at a time.
         self._rest = bytearray()
@@ -64,7 +64,7 @@ class LineSplitter:
         while start < end:
             after = data.index(b"\n", start) + 1
             if len(self._rest) + after - 1 - start > self._max_line:
-                self._drop(data[start : min(after - 1, start + OVERSIZED_HEAD)])
+                self._drop(data[start : min(after - 1, start + OVERSIZED_HEAD_BYTES)])
             else:
                 lines += (self._rest, data[start:after])
                 self._rest = bytearray()
@@ -74,13 +74,13 @@ class LineSplitter:
 
     def _keep(self, data: bytes) -> None:
         if len(self._rest) + len(data) > self._max_line:
-            self._drop(data[:OVERSIZED_HEAD])
+            self._drop(data[:OVERSIZED_HEAD_BYTES])
             self._dropping = True
         else:
             self._rest += data
 
     def _drop(self, more: bytes) -> None:
-        self._oversized.append(bytes(self._rest[:OVERSIZED_HEAD] + more)[:OVERSIZED_HEAD])
+        self._oversized.append(bytes(self._rest[:OVERSIZED_HEAD_BYTES] + more)[:OVERSIZED_HEAD_BYTES])
         self._rest = bytearray()
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import AgentExited, AgentNotReading
-from sandboxagent.server.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
+from sandboxagent.server.agents.lines import MAX_LINE_BYTES, LineSplitter, Stderr, StderrTail
 from sandboxagent.server.processes.children import (
     KILL_TIMEOUT,
     ProcessTrees,
@@ -30,7 +30,7 @@ from sandboxagent.server.processes.children import (
 )
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-STDIN_LIMIT = 64 * 1024 * 1024
+MAX_STDIN_BYTES = 64 * 1024 * 1024
 """Maximum bytes that wait to be written to stdin. With more, the agent process counts as not reading."""
 
 STDIN_TIMEOUT = 0.3
@@ -38,7 +38,7 @@ STDIN_TIMEOUT = 0.3
 DRAIN_TIMEOUT = 1.0
 """Seconds that the pipes have to end after the process. A program that cannot be found may hold them open."""
 REAP_INTERVAL = 1.0
-LOG_SIZE = 1024 * 1024
+MAX_STDERR_LOG_BYTES = 1024 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +117,8 @@ class AgentProcess(asyncio.SubprocessProtocol):
         listener: ProcessListener,
         children: ProcessTrees,
         stderr_log: "StderrLog | None" = None,
-        max_line: int = MAX_LINE,
-        stdin_limit: int = STDIN_LIMIT,
+        max_line: int = MAX_LINE_BYTES,
+        stdin_limit: int = MAX_STDIN_BYTES,
     ) -> "AgentProcess":
         """Start a process. It gets `environment` and the server's markers alone.
 
@@ -314,8 +314,8 @@ class AgentProcess(asyncio.SubprocessProtocol):
 class StderrLog:
     """A log file that is rotated when it is full, and keeps one predecessor. Processes of one agent may share it.
 
-    A thread writes to it, in order. While the disk is slow, at most LOG_SIZE bytes wait. Older bytes are left out, and
-    the file says so.
+    A thread writes to it, in order. While the disk is slow, at most MAX_STDERR_LOG_BYTES wait. Older bytes are left
+    out, and the file says so.
     """
 
     def __init__(self, path: Path, pool: Pool) -> None:
@@ -339,7 +339,7 @@ class StderrLog:
         with self._lock:
             self._waiting.append(data)
             self._waiting_size += len(data)
-            while self._waiting_size > LOG_SIZE:
+            while self._waiting_size > MAX_STDERR_LOG_BYTES:
                 oldest = len(self._waiting.popleft())
                 self._waiting_size -= oldest
                 self._left_out += oldest
@@ -378,7 +378,7 @@ class StderrLog:
                 self._close()
 
     def _append(self, data: bytes) -> None:
-        if self._descriptor is not None and os.fstat(self._descriptor).st_size + len(data) > LOG_SIZE:
+        if self._descriptor is not None and os.fstat(self._descriptor).st_size + len(data) > MAX_STDERR_LOG_BYTES:
             self._rotate(self._descriptor)
         if self._descriptor is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)

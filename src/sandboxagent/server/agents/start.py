@@ -20,7 +20,7 @@ from sandboxagent.core.gates import Gate
 from sandboxagent.core.reports import Reports
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE, Envelope, Kind, Object, parse, request
+from sandboxagent.protocol.envelope import LARGE_BYTES, Envelope, Kind, Object, parse, request
 from sandboxagent.protocol.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandboxagent.server.agents.dialects.dialect import Companion, companion_of
 from sandboxagent.server.agents.environment import child_environment
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 STDERR_IN_ERRORS = 4096
-EARLY_BYTES = 8 << 20
+MAX_EARLY_BYTES = 8 << 20
 """Maximum bytes that an agent may write before it has answered our initialize."""
 
 
@@ -61,7 +61,7 @@ class _Start:
 
     def lines(self, process: AgentProcess, blob: bytes) -> None:
         for line in blob.splitlines():
-            if len(line) > LARGE:
+            if len(line) > LARGE_BYTES:
                 self._keep_large(process, line)
                 continue
             try:
@@ -79,7 +79,7 @@ class _Start:
         if self._answered.done():
             self._keep(process, self.early, line)
         else:
-            reason = f"it wrote a line of more than {LARGE} bytes before it answered initialize"
+            reason = f"it wrote a line of more than {LARGE_BYTES} bytes before it answered initialize"
             self._answered.set_exception(_start_failed(self._agent, reason, None))
 
     def oversized(self, process: AgentProcess, head: bytes) -> None:
@@ -90,11 +90,11 @@ class _Start:
 
         Fail, or pause the process after its answer, when too many bytes have come.
         """
-        if self._early_size + len(line) <= EARLY_BYTES:
+        if self._early_size + len(line) <= MAX_EARLY_BYTES:
             kept.append(line)
             self._early_size += len(line)
         elif not self._answered.done():
-            reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
+            reason = f"it wrote more than {MAX_EARLY_BYTES} bytes before it answered initialize"
             self._answered.set_exception(_start_failed(self._agent, reason, None))
         else:
             # The companion is still connecting. Lines that were read are kept, and the rest stays in the pipe.

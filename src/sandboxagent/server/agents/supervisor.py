@@ -30,11 +30,11 @@ from sandboxagent.server.agents.start import AgentStarter, describe_exit
 
 logger = logging.getLogger(__name__)
 
-SHORT_LIFE = 10.0
+EARLY_EXIT_TIMEOUT = 10.0
 """Seconds. A process that ends sooner has crashed at its start, and back-off applies."""
 FREE_CRASHES = 3
 """Number of crashes at the start, in a row, from which on the next start has to wait."""
-MAX_BACKOFF = 30.0
+MAX_BACKOFF_INTERVAL = 30.0
 MAX_START_TRIES = 5
 
 Provide = Callable[[Agent], Awaitable[Launch]]
@@ -153,11 +153,11 @@ class Supervisor:
         crashed = exit.code != 0 and not running.process.stopping
         if crashed:
             status.last_error = describe_exit(exit)
-            status.short_lives = status.short_lives + 1 if lived < SHORT_LIFE else 0
+            status.short_lives = status.short_lives + 1 if lived < EARLY_EXIT_TIMEOUT else 0
         logger.info("agent process exited agent=%s exit=%s", running.agent.id, describe_exit(exit))
 
 
 def _backoff(short_lives: int) -> float:
     if short_lives < FREE_CRASHES:
         return 0.0
-    return min(MAX_BACKOFF, 0.5 * 2.0 ** (short_lives - FREE_CRASHES))
+    return min(MAX_BACKOFF_INTERVAL, 0.5 * 2.0 ** (short_lives - FREE_CRASHES))

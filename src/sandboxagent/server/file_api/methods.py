@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sandboxagent.core.threads import Pool, Pools
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE, Envelope, success
+from sandboxagent.protocol.envelope import LARGE_BYTES, Envelope, success
 from sandboxagent.protocol.errors import BadPath, BadRequest, FileTooLarge, InvalidParams
 from sandboxagent.protocol.files import (
     Content,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sandboxagent.server.file_api.archives import Archives
     from sandboxagent.server.files.search import Searches
 
-CARRIED = 8 << 20
+MAX_FILE_BYTES = 8 << 20
 """Maximum number of bytes of a file in an envelope."""
 
 Params = TypeVar("Params", bound="PathParams")
@@ -79,7 +79,7 @@ class FileMethods(Struct, frozen=True):
         return method
 
     async def _read_params(self, envelope: Envelope, type: type[Params]) -> Params:
-        is_large = len(envelope.line) > LARGE
+        is_large = len(envelope.line) > LARGE_BYTES
         return await self.pools.files.run(_params, envelope, type) if is_large else _params(envelope, type)
 
     def _absolute(self, path: str, session_id: str | None) -> str:
@@ -91,17 +91,17 @@ class FileMethods(Struct, frozen=True):
     def _read(self, path: str, asked: "ReadParams") -> Content:
         with file_problems(path), self.roots.confined.open(path) as file:
             facts = os.fstat(file.fileno())
-            wanted = CARRIED + 1 if asked.length is None else min(asked.length, CARRIED + 1)
+            wanted = MAX_FILE_BYTES + 1 if asked.length is None else min(asked.length, MAX_FILE_BYTES + 1)
             content = bytearray()
             # Some files, such as those of /proc, return fewer bytes at a time than requested.
             while part := os.pread(file.fileno(), wanted - len(content), asked.offset + len(content)):
                 content += part
-        if len(content) > CARRIED:
+        if len(content) > MAX_FILE_BYTES:
             raise _too_large(path, "GET /v1/fs/file")
         return Content(encode_name(path), base64.b64encode(content).decode(), facts.st_size, etag(facts))
 
     def _write(self, path: str, asked: "WriteParams") -> Written:
-        if len(asked.content) > CARRIED:
+        if len(asked.content) > MAX_FILE_BYTES:
             raise _too_large(path, "PUT /v1/fs/file")
         incoming = IncomingFile(self.roots, path, WriteCondition(), self.max_file)
         try:
@@ -149,7 +149,7 @@ class FileMethods(Struct, frozen=True):
     async def _upload_batch(self, connection: Connection, envelope: Envelope) -> Answer:
         asked = await self._read_params(envelope, UploadParams)
         path = self._absolute(asked.path, asked.session_id)
-        if len(asked.archive) > CARRIED:
+        if len(asked.archive) > MAX_FILE_BYTES:
             raise _too_large(path, "POST /v1/fs/upload-batch")
         uploaded = await self.archives().unpack(path, _pieces(asked.archive))
         return await _answer_in_thread(envelope, lambda: uploaded, self.pools.files)
@@ -177,5 +177,5 @@ async def _answer_in_thread(envelope: Envelope, work: Callable[[], object], pool
 
 
 def _too_large(path: str, route: str) -> FileTooLarge:
-    meaning = f"more than the {CARRIED} bytes that an envelope carries; use {route}"
-    return FileTooLarge(encode_name(path), meaning, limit=CARRIED, route=route)
+    meaning = f"more than the {MAX_FILE_BYTES} bytes that an envelope carries; use {route}"
+    return FileTooLarge(encode_name(path), meaning, limit=MAX_FILE_BYTES, route=route)

@@ -92,7 +92,7 @@ class Paths:
         return self.roots.absolute(path, session.facts.cwd)
 
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 SILENCE_TIMEOUT = 60.0
 """Maximum number of seconds without any bytes from a client."""
 
@@ -130,7 +130,7 @@ async def _blocks(body: AsyncIterator[bytes], silence: float) -> AsyncGenerator[
     while (part := await _next(body, silence)) is not None:
         parts.append(part)
         size += len(part)
-        if size >= BLOCK:
+        if size >= BLOCK_BYTES:
             yield parts
             parts, size = [], 0
     yield parts

@@ -16,9 +16,9 @@ from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.files.text import DIRECTORY, UNKNOWN
 
 _SCHEME = "file://"
-_HEAD = 32
+_HEAD_BYTES = 32
 """Number of bytes that identify an image."""
-_BLOCK = 256 << 10
+_BLOCK_BYTES = 256 << 10
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -72,7 +72,7 @@ class AttachedFiles:
             return Attached(exact, shown, mime or DIRECTORY, directory=True)
         with file:
             deadline = time.monotonic() + self._patience
-            head = self._read(file, _HEAD, deadline)
+            head = self._read(file, _HEAD_BYTES, deadline)
             image = image_type(head) if mime is None or mime.startswith("image/") else None
             if image is not None:
                 content = self._whole(file, head, image_room, deadline)
@@ -89,7 +89,7 @@ class AttachedFiles:
 
     def _read(self, file: FileIO, count: int, deadline: float) -> bytes:
         content = bytearray()
-        while len(content) < count and (block := file.read(min(_BLOCK, count - len(content)))):
+        while len(content) < count and (block := file.read(min(_BLOCK_BYTES, count - len(content)))):
             content += block
             if self._closed or time.monotonic() > deadline:
                 raise TimeoutError(errno.ETIMEDOUT, "takes too long to read")

@@ -20,7 +20,7 @@ from sandboxagent.server.files.roots import Roots, encode_name, file_problems
 
 MAX_DEPTH = 100
 """Maximum number of levels of a tree that is copied."""
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -87,7 +87,7 @@ class _Copy:
         copy = os.open(new, _CREATE, 0o600, dir_fd=target)
         try:
             done = 0
-            while sent := os.sendfile(copy, node, done, BLOCK):
+            while sent := os.sendfile(copy, node, done, BLOCK_BYTES):
                 done += sent
                 if self._stopped():
                     raise ShuttingDown

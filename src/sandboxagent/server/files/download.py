@@ -15,7 +15,7 @@ from sandboxagent.server.files.descriptors import enter_directory, ignore_gone, 
 _READ_ANYTHING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-READ_AT_ONCE = 1 << 18
+READ_BYTES = 1 << 18
 """Number of bytes of a file to read at once."""
 
 
@@ -81,15 +81,15 @@ def _file(here: int, entry: str, name: str, write: Write) -> None:
             return
         write(_header(name, status, tarfile.REGTYPE))
         left = status.st_size
-        while left and (piece := os.read(descriptor, min(READ_AT_ONCE, left))):
+        while left and (piece := os.read(descriptor, min(READ_BYTES, left))):
             write(piece)
             left -= len(piece)
     finally:
         os.close(descriptor)
     # The file has shrunk, but the header has its old size: add zeros, as for a hole.
     while left:
-        write(bytes(min(READ_AT_ONCE, left)))
-        left -= min(READ_AT_ONCE, left)
+        write(bytes(min(READ_BYTES, left)))
+        left -= min(READ_BYTES, left)
     write(bytes(-status.st_size % tarfile.BLOCKSIZE))
 
 

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-LIMIT = 1 << 20
+MAX_FLOW_BYTES = 1 << 20
 """Maximum number of bytes between the two sides."""
-HANDED_OVER = 1 << 18
+BLOCK_BYTES = 1 << 18
 """Number of bytes to collect before they are passed on."""
 
 
@@ -22,7 +22,7 @@ class Abandoned(Exception):
 class Inflow:
     """A flow from the event loop to a thread. The loop calls `feed` and `finish`, the thread the other methods."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = MAX_FLOW_BYTES) -> None:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
@@ -102,7 +102,7 @@ class Inflow:
 class Outflow:
     """A flow from a thread to the event loop. The thread calls `write` and `finish`, the loop the other methods."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = MAX_FLOW_BYTES) -> None:
         self._limit = limit
         self.loop = asyncio.get_running_loop()
         self._changed = threading.Condition()
@@ -116,7 +116,7 @@ class Outflow:
     def write(self, data: bytes) -> None:
         """Pass bytes on, perhaps later together with more. Raises Abandoned."""
         self._gathered += data
-        if len(self._gathered) >= HANDED_OVER:
+        if len(self._gathered) >= BLOCK_BYTES:
             self._hand_over()
 
     def finish(self) -> None:

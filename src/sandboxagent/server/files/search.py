@@ -30,9 +30,9 @@ from sandboxagent.server.files.roots import decode_name, encode_name, file_probl
 from sandboxagent.server.processes.children import KILL_TIMEOUT, ProcessTrees, end_tree, start_child, wait_until
 
 STDOUT, STDERR = 1, 2
-MAX_RECORD = 1 << 20
+MAX_RECORD_BYTES = 1 << 20
 """Maximum number of bytes of a record. A longer one is dropped, and counted."""
-WAITING = 1 << 20
+MAX_UNREAD_BYTES = 1 << 20
 """Number of unread bytes above which ripgrep is paused."""
 
 _COMPLAINTS = 4096
@@ -40,7 +40,7 @@ _keys = itertools.count(1)
 
 MANY = "**"
 
-LINE = 1000
+MAX_LINE = 1000
 """Maximum number of characters of a line that clients get."""
 BEFORE = 200
 """Number of these characters before the match, if the match is far into the line."""
@@ -148,16 +148,16 @@ class Ripgrep(asyncio.SubprocessProtocol):
         *whole, rest = self._rest.split(self._separator)
         self._rest = rest
         for record in whole:
-            if self._skipping or len(record) > MAX_RECORD:
+            if self._skipping or len(record) > MAX_RECORD_BYTES:
                 self.dropped += 1
                 self._skipping = False
             elif record:
                 self._records.append(bytes(record))
                 self._size += len(record)
-        if len(self._rest) > MAX_RECORD:
+        if len(self._rest) > MAX_RECORD_BYTES:
             self._rest.clear()
             self._skipping = True
-        self._pause(self._size > WAITING)
+        self._pause(self._size > MAX_UNREAD_BYTES)
         self._changed.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -363,8 +363,8 @@ class Search:
         start = data.submatches[0].start if data.submatches else 0
         column = len(line[:start].decode("utf-8", "replace"))
         text = line.decode("utf-8", "replace").rstrip("\r\n")
-        cut = max(0, column - BEFORE) if column > LINE - BEFORE else 0
-        part = text[cut : cut + LINE]
+        cut = max(0, column - BEFORE) if column > MAX_LINE - BEFORE else 0
+        part = text[cut : cut + MAX_LINE]
         return Match(encode_name(path), data.line_number or 1, column + 1, part, True if part != text else UNSET)
 
     def _is_there(self, path: str, line: bytes, offset: int) -> bool:

@@ -15,7 +15,7 @@ from itertools import islice
 
 from sandboxagent.core.archives import tar
 from sandboxagent.core.archives.tar import detect_packing, unpack_stream
-from sandboxagent.core.archives.tree import MAX_DEPTH, PIECE, Damaged, Parts, Tree
+from sandboxagent.core.archives.tree import MAX_DEPTH, PIECE_BYTES, Damaged, Parts, Tree
 from sandboxagent.protocol.errors import (
     ArchiveTooLarge,
     BadArchive,
@@ -34,9 +34,9 @@ from sandboxagent.server.files.roots import encode_name, file_problems
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-SLACK = 64 << 20
+SLACK_BYTES = 64 << 20
 """Number of unpacked bytes that every archive may have, however small it is."""
-PATHS = 1024
+MAX_PATHS = 1024
 """Maximum number of paths that the answer lists."""
 _HEAD = 6
 
@@ -150,7 +150,7 @@ class Staging:
                     FileIO(os.open(number, _READ, dir_fd=self._here), "rb") as old,
                     open(os.open(temporary, _NEW, status.st_mode & 0o777, dir_fd=directory), "wb") as new,
                 ):
-                    while piece := old.read(PIECE):
+                    while piece := old.read(PIECE_BYTES):
                         new.write(piece)
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
@@ -211,8 +211,8 @@ def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits)
         with file_problems(path):
             _unpack(stream, staging, limits)
         staging.move_in()
-        paths = [encode_name(each) for each in islice(staging.paths(), PATHS + 1)]
-        return Uploaded(paths[:PATHS], len(paths) > PATHS)
+        paths = [encode_name(each) for each in islice(staging.paths(), MAX_PATHS + 1)]
+        return Uploaded(paths[:MAX_PATHS], len(paths) > MAX_PATHS)
     finally:
         staging.close()
 
@@ -235,7 +235,7 @@ def _unpack(stream: Inflow, staging: Staging, limits: UploadLimits) -> None:
             tree,
             max_bytes=limits.bytes,
             max_entries=limits.entries,
-            allowed=(lambda: SLACK + limits.ratio * stream.count) if packed else None,
+            allowed=(lambda: SLACK_BYTES + limits.ratio * stream.count) if packed else None,
         )
         tree.finish()
     except Damaged as error:

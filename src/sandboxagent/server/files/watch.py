@@ -36,7 +36,7 @@ IN_ONLYDIR, IN_ISDIR = 0x01000000, 0x40000000
 _CONTENT = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
 _MASK = _CONTENT | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR
 _HEADER = struct.Struct("iIII")
-_BUFFER = 1 << 18
+_BUFFER_BYTES = 1 << 18
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
@@ -49,7 +49,7 @@ _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _OVERHEAD = 64
-MAX_EVENTS = 2 << 20
+MAX_WAITING_BYTES = 2 << 20
 """Maximum number of bytes of events that may wait for one tree, approximately."""
 _NAMELESS = r"#\d+"
 """The kernel's name for a file without a name (`O_TMPFILE`), made of its inode. PUT writes such files."""
@@ -85,7 +85,7 @@ class Inotify:
     def read(self) -> Iterator[InotifyEvent]:
         """Yield the events that have happened, without waiting."""
         try:
-            data = os.read(self.descriptor, _BUFFER)
+            data = os.read(self.descriptor, _BUFFER_BYTES)
         except BlockingIOError:
             return
         at = 0
@@ -208,7 +208,7 @@ class Watched:
     def tell(self, event: InotifyEvent) -> None:
         """Take an event of one of the tree's directories."""
         self._size += _OVERHEAD + len(event.name)
-        if self._size > MAX_EVENTS:
+        if self._size > MAX_WAITING_BYTES:
             self.drop_events()
         else:
             self._events.append(event)

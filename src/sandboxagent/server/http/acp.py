@@ -14,7 +14,7 @@ from msgspec import field
 
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import headers, methods
-from sandboxagent.protocol.envelope import LARGE, Envelope, Kind, failure, parse_envelope
+from sandboxagent.protocol.envelope import LARGE_BYTES, Envelope, Kind, failure, parse_envelope
 from sandboxagent.protocol.errors import (
     BadRequest,
     BatchNotSupported,
@@ -95,7 +95,7 @@ class Acp(Transport, eq=False):
         connection: Connection | None = None
         try:
             connection = self.clients.look_up(connection_id)
-            if connection is None or len(post.body) > LARGE:
+            if connection is None or len(post.body) > LARGE_BYTES:
                 self._tasks.run(self._take_later(connection_id, session, post), "take a post")
             else:
                 self._take_from(connection, post, _parse(post.body), session)

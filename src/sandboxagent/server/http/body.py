@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE, REQUEST, Envelope, failure, parse, parse_envelope, parse_large
+from sandboxagent.protocol.envelope import LARGE_BYTES, REQUEST, Envelope, failure, parse, parse_envelope, parse_large
 from sandboxagent.protocol.errors import (
     AgentTimeout,
     BadRequest,
@@ -51,7 +51,7 @@ AnyTransport = TypeVar("AnyTransport", bound="Transport")
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001, 1002, 1011, 1013
 POLICY_VIOLATION = 1008
-NONSENSE = 100
+MAX_INVALID = 100
 """Maximum number of consecutive messages that are no envelopes. Each is answered with an error; the next one closes the
 socket."""
 IN_ONE_TURN = 16
@@ -172,9 +172,9 @@ class WebSocketTransport:
             connection.used_at = self._clients.monotonic()
             makes_sense = await self._take(websocket, connection, message)
             nonsense = 0 if makes_sense else nonsense + 1
-            if nonsense > NONSENSE:
+            if nonsense > MAX_INVALID:
                 websocket.cut_off(
-                    POLICY_VIOLATION, f"more than {NONSENSE} messages one after another were no envelopes"
+                    POLICY_VIOLATION, f"more than {MAX_INVALID} messages one after another were no envelopes"
                 )
                 return
             taken += 1
@@ -192,7 +192,7 @@ class WebSocketTransport:
     async def _read_first(self, message: bytes) -> Envelope | None:
         """Return the envelope of an `initialize`; None for any other message."""
         try:
-            envelope = parse(message) if len(message) <= LARGE else await self._lines.run(parse_large, message)
+            envelope = parse(message) if len(message) <= LARGE_BYTES else await self._lines.run(parse_large, message)
         except NotAnEnvelope:
             return None
         is_request = envelope.kind is REQUEST and envelope.method == methods.INITIALIZE
@@ -202,7 +202,7 @@ class WebSocketTransport:
         """Take a message, and report its failure on the stream. Return whether it was an envelope."""
         numbered = websocket.numbered
         try:
-            if len(message) <= LARGE:
+            if len(message) <= LARGE_BYTES:
                 key, envelope = _read(message, numbered=numbered)
             else:
                 key, envelope = await self._lines.run(_read, message, numbered=numbered)
@@ -326,7 +326,7 @@ class Transport(Struct, eq=False):
 
     async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse_envelope) -> Envelope:
         """Parse the envelope in a body. A large body is parsed in a thread. Raises the parser's errors."""
-        return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
+        return read(body) if len(body) <= LARGE_BYTES else await self.lines.run(read, body)
 
     def begin(self, connection: Connection, post: Post) -> None:
         """Note that a client waits for the answer to a POST."""

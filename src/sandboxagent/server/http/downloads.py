@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII | re.IGNORECASE)
 MAX_DIGITS = 19
 
-BLOCK = 512 << 10
+BLOCK_BYTES = 512 << 10
 STALL_TIMEOUT = 300.0
 """Seconds that a client may read nothing before the server closes the socket. The client can resume a file with
 Range."""
@@ -175,7 +175,7 @@ class FileDownload(Response):
         return True
 
     def _read(self, position: int, left: int) -> "asyncio.Future[bytes]":
-        size = BLOCK if self._made_up else min(BLOCK, left)
+        size = BLOCK_BYTES if self._made_up else min(BLOCK_BYTES, left)
         return self._pool.start(os.pread, self._file.fileno(), size, position)
 
 

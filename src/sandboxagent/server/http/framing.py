@@ -13,9 +13,9 @@ from enum import Enum, auto
 
 from sandboxagent.protocol.errors import BadRequest, HeadersTooLarge
 
-MAX_HEAD = 64 << 10
+MAX_HEAD_BYTES = 64 << 10
 """Maximum bytes of a request line and its headers, which come before the client has shown a token."""
-CHUNK_ALLOWANCE = 16
+CHUNK_ALLOWANCE_BYTES = 16
 """Bytes that a chunk may spend on its size and line ends. It may spend another byte for each byte of body."""
 CHUNKS = 1000
 """Number of chunks of a body after which other sockets are served. A small chunk costs as much as a large one."""
@@ -68,7 +68,7 @@ class Framing:
         """
         if self.part is COUNTED_BODY:
             return min(len(data), start + self._left)
-        limit = min(len(data), start + MAX_HEAD - self.overhead)
+        limit = min(len(data), start + MAX_HEAD_BYTES - self.overhead)
         if not has_begun and data[start] in b"\r\n":
             blank = _BLANK_LINES.match(data, start)
             return min(limit, blank.end()) if blank else limit
@@ -89,7 +89,7 @@ class Framing:
     def count_chunk(self) -> None:
         """Count a chunk whose size was read."""
         self.chunks += 1
-        self.overhead -= CHUNK_ALLOWANCE
+        self.overhead -= CHUNK_ALLOWANCE_BYTES
 
     def count_body(self, size: int) -> None:
         """Count the bytes of the piece that were body."""
@@ -99,14 +99,14 @@ class Framing:
     def check(self) -> None:
         """Raise HeadersTooLarge if a head is too long, or if a chunked body has too many other bytes."""
         self.overhead = max(self.overhead, 0)
-        if self.overhead >= MAX_HEAD:
-            raise HeadersTooLarge(MAX_HEAD)
+        if self.overhead >= MAX_HEAD_BYTES:
+            raise HeadersTooLarge(MAX_HEAD_BYTES)
 
 
 def check_head(method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
     """Check a parsed head. Raises BadRequest or HeadersTooLarge."""
     if len(headers) > MAX_HEADERS:
-        raise HeadersTooLarge(MAX_HEAD)
+        raise HeadersTooLarge(MAX_HEAD_BYTES)
     if version not in ("1.0", "1.1"):
         raise BadRequest(f"this server speaks HTTP/1.1, not HTTP/{version}")
     if method == b"CONNECT":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sandboxagent.protocol.headers import IDEMPOTENCY_KEY, raw
 
-MAX_MEMO_HEAD = 4096
+MAX_MEMO_HEAD_BYTES = 4096
 """Maximum bytes of a head that is remembered. Each socket has one."""
 _LENGTH, _KEY = b"content-length", raw(IDEMPOTENCY_KEY)
 _VALUES = re.compile(rb"\r\n(content-length|idempotency-key): ?([!-~]+)(?=\r\n)", re.IGNORECASE)
@@ -34,7 +34,7 @@ class HeadMemo:
     @classmethod
     def of(cls, head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> "HeadMemo | None":
         """Remember a head, which was parsed into these headers. Return None for a head that is long or unusual."""
-        if len(head) > MAX_MEMO_HEAD:
+        if len(head) > MAX_MEMO_HEAD_BYTES:
             return None
         found = list(_VALUES.finditer(head))
         values = [(match[1].lower(), match[2]) for match in found]

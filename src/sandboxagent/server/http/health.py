@@ -13,14 +13,14 @@ from sandboxagent.server.agents.catalog import Catalog
 from sandboxagent.server.agents.supervisor import Supervisor
 from sandboxagent.server.log.log import Log
 
-DISK_PATIENCE = 0.25
+DISK_TIMEOUT = 0.25
 """Seconds that a health check waits for the disk. After that, it tells what the disk said last."""
 
 
 class InstalledAgents:
     """The ids of the agents, each with whether it is installed, by a disk that may hang."""
 
-    def __init__(self, catalog: Catalog, patience: float = DISK_PATIENCE) -> None:
+    def __init__(self, catalog: Catalog, patience: float = DISK_TIMEOUT) -> None:
         self._catalog = catalog
         self._patience = patience
         self._known = [(agent.id, False) for agent in catalog.manifest.agents]

@@ -38,27 +38,27 @@ from sandboxagent.server.http.framing import (
     offers_websocket,
     without_upgrade,
 )
-from sandboxagent.server.http.head import MAX_MEMO_HEAD, HeadMemo
+from sandboxagent.server.http.head import MAX_MEMO_HEAD_BYTES, HeadMemo
 from sandboxagent.server.http.posts import Post, PostHead
 from sandboxagent.server.http.sockets import BufferedTransport, Flag, FlowControl, Sockets, Wait
 
 if TYPE_CHECKING:
     from sandboxagent.server.http.websocket import WebSocket
 
-UNREAD = 1 << 20
+MAX_DISCARDED_BYTES = 1 << 20
 """Maximum bytes of an unwanted body that the server still reads, so that the socket can be reused."""
 
 PROTOCOL_ERROR, GOING_AWAY = 1002, 1001
 """Codes of a WebSocket's close frame."""
 
-KNOWN = 64 << 10
+MAX_KNOWN_REQUEST_BYTES = 64 << 10
 """Maximum bytes of a request whose head is compared with the known head."""
 
-BACKLOG = 64 << 10
+MAX_BACKLOG_BYTES = 64 << 10
 """Maximum bytes received after the request under way before the server stops reading the socket. While it reads, it
 notices that the client leaves."""
 
-BODY = 64 << 10
+MAX_BODY_QUEUE_BYTES = 64 << 10
 """Maximum bytes of a body that wait for the app before the server stops reading the socket."""
 
 LAST_ANSWERS_TIMEOUT = 1.0
@@ -199,7 +199,7 @@ class Cycle:
         if self.response_complete:
             return
         self._body += body
-        if len(self._body) > BODY:
+        if len(self._body) > MAX_BODY_QUEUE_BYTES:
             self._flow.pause_reading()
         self.message_event.set()
 
@@ -425,7 +425,7 @@ class Http1(asyncio.Protocol):
         if self._backlog or self._begun or self._framing.part is not HEAD or not self._may_begin:
             return False
         read = known.read(data)
-        if read is None or len(data) > read[1] or read[1] > KNOWN:
+        if read is None or len(data) > read[1] or read[1] > MAX_KNOWN_REQUEST_BYTES:
             return False
         begin, end, key = read
         if end - begin > head.most:
@@ -462,7 +462,7 @@ class Http1(asyncio.Protocol):
         Even if that happens at once, other sockets are served before the next request.
         """
         if self._rests:
-            self.transport.set_backlogged(len(self._backlog) > BACKLOG)
+            self.transport.set_backlogged(len(self._backlog) > MAX_BACKLOG_BYTES)
             return
         data, start, before = self._backlog, 0, self.cycle
         self._framing.chunks = 0
@@ -475,7 +475,7 @@ class Http1(asyncio.Protocol):
                     if self._framing.part is HEAD:
                         # Only the head of a POST is kept: a stream would keep its head for as long as it lasts.
                         is_post = not self._framing.overhead and data.startswith(b"POST ", start)
-                        self._head = data[start:end] if is_post and end - start <= MAX_MEMO_HEAD else b""
+                        self._head = data[start:end] if is_post and end - start <= MAX_MEMO_HEAD_BYTES else b""
                     self._framing.advance(data, start, end)
                     self._parse(view[start:end])
                     self._framing.check()
@@ -489,7 +489,7 @@ class Http1(asyncio.Protocol):
             self._refuse(error)
         else:
             self._backlog = data[start:]
-        self.transport.set_backlogged(len(self._backlog) > BACKLOG)
+        self.transport.set_backlogged(len(self._backlog) > MAX_BACKLOG_BYTES)
 
     def _parse(self, piece: memoryview) -> None:
         try:
@@ -587,7 +587,7 @@ class Http1(asyncio.Protocol):
             return
         self._framing.expect_body(length)
         self.transport.unread = True
-        if length is None or length > UNREAD or self._expects_continue:
+        if length is None or length > MAX_DISCARDED_BYTES or self._expects_continue:
             self._kept_if_whole, cycle.keep_alive = cycle.keep_alive, False
 
     def on_chunk_header(self) -> None:

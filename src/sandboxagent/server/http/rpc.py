@@ -13,7 +13,7 @@ from msgspec import field
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.messages import SAFE_AT
 from sandboxagent.protocol import headers, methods
-from sandboxagent.protocol.envelope import LARGE, NOTIFICATION, REQUEST, Envelope, parse
+from sandboxagent.protocol.envelope import LARGE_BYTES, NOTIFICATION, REQUEST, Envelope, parse
 from sandboxagent.protocol.errors import BadRequest, MethodNotAllowed, MissingConnection
 from sandboxagent.server.http.asgi import (
     EVENT_STREAM,
@@ -89,7 +89,7 @@ class Rpc(Transport, eq=False):
         connection: Connection | None = None
         try:
             connection = self.clients.look_up(connection_id)
-            if connection is None or len(post.body) > LARGE:
+            if connection is None or len(post.body) > LARGE_BYTES:
                 self.run(self._take_later(connection_id, is_async, post))
             else:
                 self._take_from(connection, post, parse(post.body), is_async)

@@ -15,16 +15,16 @@ from msgspec import Struct
 logger = logging.getLogger(__name__)
 
 
-TICK = 0.5
+TICK_INTERVAL = 0.5
 REPORT_INTERVAL = 60.0
 """Seconds between two reports of sockets that were closed because there were too many."""
-MAX_STEP = 2 * TICK
+MAX_TICK_INTERVAL = 2 * TICK_INTERVAL
 """Maximum seconds that the clock advances per tick. So while the server itself is blocked, no timeout ends."""
 
-GATHERED = 64 << 10
+MAX_GATHERED_BYTES = 64 << 10
 """Maximum bytes gathered until the end of a turn of the event loop. A socket with more in its buffer takes no further
 part."""
-LARGE = 8 << 10
+LARGE_BYTES = 8 << 10
 """Bytes from which on data is not copied."""
 LINGER_TIMEOUT = 2.0
 """Seconds that a client that still sends has to read its answer, before the socket is closed."""
@@ -168,7 +168,7 @@ class Sockets:
 
     def tick(self, now: float) -> None:
         """Close the sockets that have kept the server waiting for too long, and the oldest of too many."""
-        self.clock += min(now - self._looked_at, MAX_STEP)
+        self.clock += min(now - self._looked_at, MAX_TICK_INTERVAL)
         self._looked_at = now
         for socket in list(self._open):
             wait = socket.waits_for()
@@ -184,7 +184,7 @@ class Sockets:
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_INTERVAL)
             self.tick(time.monotonic())
 
     def _patience(self, wait: Wait) -> float:
@@ -272,7 +272,7 @@ class BufferedTransport(asyncio.Transport):
             self._loop.call_soon(self._flush)
         self._gathered.append(bytes(data))
         self._gathered_size += len(data)
-        if self._gathered_size > GATHERED:
+        if self._gathered_size > MAX_GATHERED_BYTES:
             self._flush()
 
     def write_through(self, data: bytes) -> None:
@@ -290,10 +290,10 @@ class BufferedTransport(asyncio.Transport):
             self._gathered
             or self.lingering is not None
             or inner.is_closing()
-            or inner.get_write_buffer_size() > GATHERED
+            or inner.get_write_buffer_size() > MAX_GATHERED_BYTES
         ):
             return False
-        if len(data) < LARGE:
+        if len(data) < LARGE_BYTES:
             inner.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
             # Readers share the data, so it is not copied for each.

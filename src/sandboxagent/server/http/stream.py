@@ -20,16 +20,16 @@ from sandboxagent.server.http.stream_source import EventLog, StreamPart, StreamS
 from sandboxagent.server.log.event import Chunk
 from sandboxagent.server.sessions.connection import Connection, StreamSink
 
-BATCH = 256 << 10
+BATCH_BYTES = 256 << 10
 """Bytes handed to the socket at a time."""
-JOINED = 64 << 10
+MAX_JOINED_BYTES = 64 << 10
 """Bytes from which on a chunk is written by itself, because copying it would cost more."""
 CATCH_UP_TIMEOUT = 0.25
 """Maximum seconds that an answer waits until its own client has been handed the events before it."""
 READER_TIMEOUT = 0.5
 """Maximum seconds that an agent's output waits for a reader that does not keep up. A quick reader catches up in that
 time, and others lose nothing."""
-TICK = 0.25
+TICK_INTERVAL = 0.25
 REPLACED = "another stream took over"
 
 
@@ -137,7 +137,7 @@ class Stream:
         # processed.
         waiting = cursor.waiting
         if waiting is not None and not waiting.done() and self.direct is not None and chunk.request is None:
-            if chunk.size < JOINED and (cursor.queue or self._source.postpone(self._write_queue)):
+            if chunk.size < MAX_JOINED_BYTES and (cursor.queue or self._source.postpone(self._write_queue)):
                 cursor.enqueue(chunk)
                 return
             if cursor.queue:
@@ -285,7 +285,7 @@ class Stream:
             resume()
 
     def _drain(self) -> bytes:
-        parts = [self._encoding.events(self._connection, chunk) for chunk in self._cursor.take(BATCH)]
+        parts = [self._encoding.events(self._connection, chunk) for chunk in self._cursor.take(BATCH_BYTES)]
         if self._paused and self._cursor.queued < self._limits.buffer // 4:
             self._resume_producers()
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -418,7 +418,7 @@ class Streams:
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_INTERVAL)
             now = time.monotonic()
             for stream in tuple(self._live):
                 stream.tick(now)

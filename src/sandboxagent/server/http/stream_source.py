@@ -9,7 +9,7 @@ from sandboxagent.core.cursor import Gap, Page
 from sandboxagent.server.log.event import Chunk
 from sandboxagent.server.sessions.connection import Connection
 
-CATCH_UP_BYTES = 1 << 20
+MAX_CATCH_UP_BYTES = 1 << 20
 """Maximum bytes that a reader that fell behind takes from memory at a time."""
 
 
@@ -56,7 +56,7 @@ class StreamSource:
         self._log = log
 
     def in_memory(self, after: int) -> Page[Chunk] | None:
-        found = self._log.in_memory(self._connection.channels(), after, CATCH_UP_BYTES)
+        found = self._log.in_memory(self._connection.channels(), after, MAX_CATCH_UP_BYTES)
         if found is None:
             return None
         chunks, are_all = found

@@ -62,8 +62,8 @@ from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.listing import SessionListing
 
-MAX_BODY = 64 * 1024
-STDERR_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024
+MAX_STDERR_BYTES = 64 * 1024
 """Maximum bytes of an agent's stderr in an answer: the newest."""
 PROGRESS_INTERVAL = 0.2
 """Seconds between two progress events; npm reports hundreds of files."""
@@ -156,7 +156,7 @@ async def _body(request: Request) -> bytes:
     try:
         async for piece in request.stream():
             body += piece
-            if len(body) > MAX_BODY:
+            if len(body) > MAX_BODY_BYTES:
                 raise BadRequest("the body of an install is a small JSON object")
     except ClientDisconnect:  # The client is gone.
         raise BadRequest("the body stops half-way") from None
@@ -335,8 +335,8 @@ def _read_end(path: Path) -> StderrView:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - STDERR_BYTES))
-            return StderrView(file.read(STDERR_BYTES).decode(errors="replace"), size > STDERR_BYTES)
+            file.seek(max(0, size - MAX_STDERR_BYTES))
+            return StderrView(file.read(MAX_STDERR_BYTES).decode(errors="replace"), size > MAX_STDERR_BYTES)
     except FileNotFoundError:
         return StderrView("", truncated=False)
 

@@ -21,18 +21,18 @@ from sandboxagent.protocol.headers import PLAIN, WITH_IDS
 from sandboxagent.server.http.asgi import Scope
 from sandboxagent.server.http.sockets import BufferedTransport, FlowControl, Wait
 
-UNREAD = 64 << 10
+MAX_UNREAD_BYTES = 64 << 10
 """Maximum bytes of messages that wait to be taken before the server stops reading the socket."""
-MESSAGE_COST = 128
+MESSAGE_COST_BYTES = 128
 """Bytes that a waiting message costs besides its content."""
-FRAMES = 64
+MAX_FRAMES = 64
 """Maximum number of frames taken in one turn of the event loop, of any kind. The rest waits while other sockets are
 served."""
-_MAX_HEAD = 10
+_MAX_HEAD_BYTES = 10
 """Maximum bytes of a frame that tell its size."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that a client has to answer a close frame."""
-MAX_REASON = 120
+MAX_REASON_BYTES = 120
 """Maximum bytes of a close frame's reason: a control frame has 125 at most, two of them for its code."""
 
 _GOODBYE = (CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD)
@@ -62,7 +62,7 @@ class _Cut:
             if not self._rest:
                 if not frames:
                     return start
-                head = self._head + data[start : start + _MAX_HEAD]
+                head = self._head + data[start : start + _MAX_HEAD_BYTES]
                 size = _size_at(head)
                 if size is None:
                     self._head = head
@@ -153,7 +153,7 @@ class WebSocket:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         message = self._messages.popleft()
-        self._waiting_bytes -= len(message) + MESSAGE_COST
+        self._waiting_bytes -= len(message) + MESSAGE_COST_BYTES
         self._read_if_wanted()
         return message
 
@@ -179,7 +179,7 @@ class WebSocket:
         """Send a close frame, and give the client CLOSE_TIMEOUT to answer."""
         if self._over or self._protocol.state is not State.OPEN:
             return
-        self._protocol.send_close(code, reason.encode()[:MAX_REASON].decode(errors="ignore"))
+        self._protocol.send_close(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
         self._flush()
         self._end()
         self._closing = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._transport.close)
@@ -198,13 +198,13 @@ class WebSocket:
             self._parse()
 
     def _parse(self) -> None:
-        """Take frames: at most FRAMES in one turn, and none while too many messages wait."""
+        """Take frames: at most MAX_FRAMES in one turn, and none while too many messages wait."""
         self._next = None
         data, start = self._unparsed, self._parsed
         if self._protocol.state not in (State.OPEN, State.CLOSING):
             self._parsed = len(data)
-        elif self._waiting_bytes <= UNREAD:
-            self._parsed = self._cut.find(data, start, FRAMES)
+        elif self._waiting_bytes <= MAX_UNREAD_BYTES:
+            self._parsed = self._cut.find(data, start, MAX_FRAMES)
             self._protocol.receive_data(data[start : self._parsed])
             for event in self._protocol.events_received():
                 if isinstance(event, Frame):
@@ -218,7 +218,7 @@ class WebSocket:
         """Return what kind of event the socket waits for."""
         if self._over:
             return Wait.CLOSING
-        if self._unparsed or self._waiting_bytes > UNREAD:
+        if self._unparsed or self._waiting_bytes > MAX_UNREAD_BYTES:
             # The server does not read the client, and may have missed its pong.
             return Wait.SERVER
         if not self.greeted:
@@ -276,7 +276,7 @@ class WebSocket:
         if self._over:
             return
         self._messages.append(message)
-        self._waiting_bytes += len(message) + MESSAGE_COST
+        self._waiting_bytes += len(message) + MESSAGE_COST_BYTES
         self._notify()
 
     def _flush(self) -> None:
@@ -307,7 +307,7 @@ class WebSocket:
             self._wake.set_result(None)
 
     def _read_if_wanted(self) -> None:
-        is_full = self._waiting_bytes > UNREAD
+        is_full = self._waiting_bytes > MAX_UNREAD_BYTES
         if self._unparsed and not is_full and self._next is None:
             self._next = asyncio.get_running_loop().call_soon(self._parse)
         self._transport.set_backlogged(is_full or bool(self._unparsed))

@@ -24,7 +24,7 @@ _BATCH = 200
 SMALL_BATCH = 20
 """Rows that an inspection beside a running server checks between two rests. An event loop that wakes up waits for
 them."""
-REST = 19
+REST_RATIO = 19
 """Ratio of rest to work of an inspection beside a running server: it takes a twentieth of the interpreter's time."""
 
 _ELSEWHERE = frozenset(
@@ -48,14 +48,14 @@ class DamagedLog(Exception):
 
 
 class _Pace(Struct):
-    """A throttle: rests after work, `REST` times as long as the work took."""
+    """A throttle: rests after work, `REST_RATIO` times as long as the work took."""
 
     sleep: Callable[[float], object]
     spent: Callable[[], float]
     began: float
 
     def rest(self) -> None:
-        self.sleep((self.spent() - self.began) * REST)
+        self.sleep((self.spent() - self.began) * REST_RATIO)
         self.began = self.spent()
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-SETTLE = 3600.0
+SETTLE_INTERVAL = 3600.0
 """Seconds for which the wall clock must be steady before the time that the machine was off counts."""
-STEP = 60.0
+MIN_JUMP_INTERVAL = 60.0
 """Seconds by which the wall clock must change, at least, to count as a jump."""
 
 
@@ -49,9 +49,9 @@ class AgeClock:
         seconds, settled = self._age.seconds + max(0.0, ticks - self._age.ticks), self._age.settled
         if not settled:
             ahead = self._wall() - seconds
-            if abs(ahead - self._ahead) > STEP:
+            if abs(ahead - self._ahead) > MIN_JUMP_INTERVAL:
                 self._ahead, self._steady_since = ahead, ticks
-            elif ticks - self._steady_since >= SETTLE:
+            elif ticks - self._steady_since >= SETTLE_INTERVAL:
                 seconds, settled = seconds + max(0.0, ahead), True
         self._age = Age(seconds, ticks, self._boot, settled)
         return self._age

@@ -25,12 +25,12 @@ from sandboxagent.server.log.mapped import MappedFile
 
 logger = logging.getLogger(__name__)
 
-_SLOT = 128
+_SLOT_BYTES = 128
 _TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
 _TALLY = b"half=%d transaction=%020d records=%020d"
-_TALLY_LINE = (b"%b crc=%08x" + b" " * (_SLOT - 14 - len(_TALLY % (0, 0, 0)))) + b"\n"
+_TALLY_LINE = (b"%b crc=%08x" + b" " * (_SLOT_BYTES - 14 - len(_TALLY % (0, 0, 0)))) + b"\n"
 """Format of a tally's line. All lines have the same length."""
-TALLY = _SLOT
+TALLY_BYTES = _SLOT_BYTES
 """Bytes of a tally."""
 _LINES, _TALLIES = 2, 4
 """Number of lines for statements at the start of the file, and of lines for tallies after them."""
@@ -54,7 +54,7 @@ class Statement(Struct, frozen=True):
         if self.journaled:
             values, text = (*values, self.journaled), text + _JOURNALED % self.journaled
         text += _CHECK % crc32(repr(values).encode())
-        return text.encode().ljust(_SLOT - 1) + b"\n"
+        return text.encode().ljust(_SLOT_BYTES - 1) + b"\n"
 
 
 class CommitRecordUnreadable(Exception):
@@ -77,7 +77,7 @@ class CommitRecord:
 
     def map_tallies(self) -> MappedFile:
         """Map the file for tallies, which follow the statements. A statement must have been noted. Raises OSError."""
-        return MappedFile(self._path, (_LINES + _TALLIES) * _SLOT)
+        return MappedFile(self._path, (_LINES + _TALLIES) * _SLOT_BYTES)
 
     def renew(self) -> None:
         """Begin the file anew, whatever has become of the old one. A statement must be noted next. Raises OSError."""
@@ -91,7 +91,7 @@ class CommitRecord:
         Positions are forced to the disk, because a client may see them before any event is there.
         """
         try:
-            os.pwrite(self._file, statement.encode(), self._turn * _SLOT)
+            os.pwrite(self._file, statement.encode(), self._turn * _SLOT_BYTES)
             self._turn ^= 1
             if statement.reserved != self._synced:
                 os.fsync(self._file)
@@ -112,7 +112,7 @@ def encode_tally(half: int, number: int, records: int) -> tuple[int, bytes]:
     `number` is the number of the transaction that will have the records.
     """
     text = _TALLY % (half, number, records)
-    return (_LINES + 2 * half + (records & 1)) * _SLOT, _TALLY_LINE % (text, crc32(text))
+    return (_LINES + 2 * half + (records & 1)) * _SLOT_BYTES, _TALLY_LINE % (text, crc32(text))
 
 
 def read_statement(path: Path) -> Statement | None:
@@ -142,8 +142,8 @@ def _read_lines(path: Path) -> list[bytes]:
     except FileNotFoundError:
         return []
     with os.fdopen(descriptor, "rb") as file:
-        content = file.read((_LINES + _TALLIES) * _SLOT)
-    return [content[at : at + _SLOT] for at in range(0, len(content), _SLOT)]
+        content = file.read((_LINES + _TALLIES) * _SLOT_BYTES)
+    return [content[at : at + _SLOT_BYTES] for at in range(0, len(content), _SLOT_BYTES)]
 
 
 def _decode(line: bytes) -> Statement | None:

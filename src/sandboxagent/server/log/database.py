@@ -25,7 +25,7 @@ from sandboxagent.server.log.event import Chunk, session_channel
 from sandboxagent.server.log.journal import Group, Journal, KeptOutcome, open_journal
 from sandboxagent.server.log.rows import (
     NO_REQUEST,
-    PAGE_SIZE,
+    PAGE_BYTES,
     DamagedRow,
     EventRow,
     checksum,
@@ -85,9 +85,9 @@ _MARKS = 50
 """Number of age marks in the time for which events are kept."""
 
 
-_WORTH = 8
+_MAX_REWRITES = 8
 """Maximum number of rows to rewrite for each row that was dropped between them."""
-_TOGETHER = 16 << 20
+_MAX_REWRITE_BYTES = 16 << 20
 """Maximum bytes of rows that a trim rewrites, so that no trim takes long."""
 
 
@@ -492,11 +492,11 @@ class Database:
         query = self._sqlite.execute
         with self._transaction(self._commits):
             (kept,) = query("select count(*) from events where first between ? and ?", (begin, end)).fetchone()
-            if kept > _WORTH * dropped:
+            if kept > _MAX_REWRITES * dropped:
                 return
             size, last = 0, begin
             rows = query("select first, size from events where first between ? and ? order by first", (begin, end))
-            while size < _TOGETHER and (row := rows.fetchone()) is not None:
+            while size < _MAX_REWRITE_BYTES and (row := rows.fetchone()) is not None:
                 last, size = row[0], size + row[1]
             rows.close()
             query("create temp table if not exists moved as select * from events where 0")
@@ -504,7 +504,7 @@ class Database:
             query("delete from events where first between ? and ?", (begin, last))
             query("insert into events select * from moved order by first")
             query("delete from moved")
-        self._gaps = (last + 1, end, dropped) if size >= _TOGETHER else None
+        self._gaps = (last + 1, end, dropped) if size >= _MAX_REWRITE_BYTES else None
 
     def _drop(self, firsts: list[int]) -> dict[str, int]:
         trims: dict[str, int] = {}
@@ -571,7 +571,7 @@ class Database:
     def _measure(self) -> int:
         (pages,) = self._cursor.execute("pragma page_count").fetchone()
         (free,) = self._cursor.execute("pragma freelist_count").fetchone()
-        return (pages - free - self._empty) * PAGE_SIZE
+        return (pages - free - self._empty) * PAGE_BYTES
 
     def close(self) -> None:
         self._reading.close()
@@ -592,7 +592,7 @@ def prepare(sqlite: sqlite3.Connection) -> None:
     sqlite.text_factory = read_text
     # Without auto_vacuum, a trimmed log would never free disk space.
     sqlite.executescript(
-        f"pragma page_size = {PAGE_SIZE}; pragma auto_vacuum = incremental;"
+        f"pragma page_size = {PAGE_BYTES}; pragma auto_vacuum = incremental;"
         "pragma journal_mode = wal; pragma synchronous = normal;"
         # Fewer, larger checkpoints: a third more throughput, and half the time for a small commit.
         "pragma wal_autocheckpoint = 4000;"

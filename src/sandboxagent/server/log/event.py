@@ -55,9 +55,9 @@ def agent_channel(agent: str) -> str:
 
 _FRAME = b"event: message\nid: %d\ndata: %b\n\n"
 _FRAME_OVERHEAD = 40
-LONG_LINE = 1024
+LONG_LINE_BYTES = 1024
 """Average bytes of a line above which lines are handled one by one, because batch operations would be slower."""
-CHUNK_COST = 600
+CHUNK_COST_BYTES = 600
 """Bytes of memory that a chunk takes besides its lines and frames: its own objects, and its entry in a channel."""
 
 
@@ -111,7 +111,7 @@ class Chunk(Struct):
 
 def split_lines(blob: bytes, about: int) -> list[bytes]:
     """Split a blob into its lines, without the line breaks. `about` is the expected number of lines."""
-    if len(blob) < LONG_LINE * about:
+    if len(blob) < LONG_LINE_BYTES * about:
         return blob.split(b"\n")
     # `split` looks at each byte, and `find` does not: it is faster when lines are long.
     lines: list[bytes] = []
@@ -138,7 +138,7 @@ def frames(first: int, lines: list[bytes]) -> bytes:
     """Return envelopes as server-sent events with consecutive ids."""
     if len(lines) == 1:
         return _FRAME % (first, lines[0])
-    if sum(map(len, lines)) > LONG_LINE * len(lines):
+    if sum(map(len, lines)) > LONG_LINE_BYTES * len(lines):
         # `join` copies long lines once, into a buffer of the right size. Formatting would move them as its buffer
         # grows.
         parts: list[bytes] = []

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sandboxagent.server.log.damage import TALLY, CommitRecord, encode_tally
+from sandboxagent.server.log.damage import TALLY_BYTES, CommitRecord, encode_tally
 from sandboxagent.server.log.event import Chunk, Direction
 from sandboxagent.server.log.mapped import MappedFile, Stage
 from sandboxagent.server.log.session_index import IndexEntry
@@ -133,23 +133,23 @@ class Publisher(Protocol):
 
 logger = logging.getLogger(__name__)
 
-HALF = 512 << 10
+HALF_BYTES = 512 << 10
 """Bytes of each half."""
 FRESH_TIMEOUT = 5.0
 """Seconds for which prepared pages stay writable. The kernel writes them to the disk, and protects them, later."""
-_AHEAD = 64 << 10
+_MIN_PREPARED_BYTES = 64 << 10
 """Minimum bytes of a half that are prepared."""
-_SPARE = 16 << 20
+_MIN_FREE_BYTES = 16 << 20
 """Bytes that must be free on the disk. A copy-on-write file system needs room even to overwrite a file. Without room,
 it would end the process with a signal."""
-_LONG = 0.001
+_STALL_TIMEOUT = 0.001
 """Seconds from which on the write of a record may have waited for the disk."""
 
 _HEAD = struct.Struct("<QIII")
 """Head of a record: the transaction's number, the record's index in the half, its length and its checksum."""
 _END = bytes(_HEAD.size)
 """Zeros after the newest record, which are no head. So older records behind it are not read."""
-_ROOM = HALF - len(_END)
+_ROOM = HALF_BYTES - len(_END)
 
 _Event = tuple[int, list[bytes], Direction, str | None, str, float, str, bool, int | None]
 _Content = tuple[
@@ -171,11 +171,11 @@ class Journal:
         Raises OSError if it cannot be mapped, or the disk has no room for it.
         """
         with ExitStack() as opened:
-            self._file = MappedFile(path, 2 * HALF)
+            self._file = MappedFile(path, 2 * HALF_BYTES)
             opened.callback(self._file.close)
             self._tallies = commit_record.map_tallies()
             opened.callback(self._tallies.close)
-            self._stage = Stage(HALF + TALLY)
+            self._stage = Stage(HALF_BYTES + TALLY_BYTES)
             opened.callback(self._stage.close)
             self._opened = opened.pop_all()
         self._half = 0
@@ -198,7 +198,7 @@ class Journal:
     @property
     def wants_more(self) -> bool:
         """Whether records will soon reach pages that are not prepared."""
-        return self._end > self._prepared // 2 and self._prepared < HALF
+        return self._end > self._prepared // 2 and self._prepared < HALF_BYTES
 
     def prepare(self) -> None:
         """Have the kernel make more of the journal writable. This may wait long for the disk. Runs on the thread.
@@ -210,13 +210,13 @@ class Journal:
         except OSError:
             self._prepared_at = float("-inf")
             raise
-        length = min(HALF, max(_AHEAD, 4 * self._end))
+        length = min(HALF_BYTES, max(_MIN_PREPARED_BYTES, 4 * self._end))
         if length <= self._prepared and time.monotonic() - self._prepared_at < FRESH_TIMEOUT / 5:
             return
         disk = os.fstatvfs(self._file.descriptor)
-        if disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE:
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < _MIN_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        for half in (0, HALF):
+        for half in (0, HALF_BYTES):
             self._file.populate(half, length)
         self._prepared, self._prepared_at = length, time.monotonic()
 
@@ -251,7 +251,7 @@ class Journal:
         return True
 
     def _write(self, record: bytes) -> None:
-        start, length = self._half * HALF + self._end, len(record)
+        start, length = self._half * HALF_BYTES + self._end, len(record)
         waits, began = _count_waits(), time.monotonic()
         slot, tally = encode_tally(self._half, self._number, self._count + 1)
         self._stage.copy(record + _END, self._file.address + start, tally, self._tallies.address + slot)
@@ -259,7 +259,7 @@ class Journal:
         self._count += 1
         took = time.monotonic() - began
         # A busy machine may take the processor away, which is no wait for the disk.
-        self.waited = took if took > _LONG and _count_waits() > waits else 0.0
+        self.waited = took if took > _STALL_TIMEOUT and _count_waits() > waits else 0.0
 
     def close(self) -> None:
         self._opened.close()
@@ -299,7 +299,7 @@ def read_journal(path: Path) -> list[Half]:
             content = file.read()
     except FileNotFoundError:
         return []
-    halves = [_read_half(content, 0), _read_half(content, HALF)]
+    halves = [_read_half(content, 0), _read_half(content, HALF_BYTES)]
     return sorted((kept for kept in halves if kept.groups), key=lambda kept: kept.number)
 
 

@@ -23,7 +23,15 @@ from msgspec import Struct, field
 from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.log.damage import Damage
 from sandboxagent.server.log.database import Database, DatabaseError
-from sandboxagent.server.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, report_failed
+from sandboxagent.server.log.event import (
+    CHUNK_COST_BYTES,
+    NO_CLIENT,
+    Chunk,
+    Direction,
+    Follower,
+    newer_than,
+    report_failed,
+)
 from sandboxagent.server.log.journal import Group, KeptOutcome, Publisher
 from sandboxagent.server.log.reader import LogReader
 from sandboxagent.server.log.seen import Seen
@@ -36,9 +44,9 @@ T = TypeVar("T")
 RESERVE = 1 << 20
 """Number of positions reserved on disk ahead of use. A position that a client may have seen is never given out again
 after a crash."""
-PAGE = 1 << 20
+PAGE_BYTES = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
-PUBLISH_PAGE = 8 << 20
+MAX_PUBLISH_PAGE_BYTES = 8 << 20
 """Maximum bytes of chunks from memory that a publisher gets at a time."""
 PUBLISH_TIMEOUT = 10.0
 """Maximum seconds that an answer to a fleet's client waits until the fleet's stream has all earlier events."""
@@ -162,7 +170,7 @@ class Log:
         self.position = chunk.last
         size = chunk.size
         self._tail.append(chunk)
-        self._tail_size += size + CHUNK_COST
+        self._tail_size += size + CHUNK_COST_BYTES
         self._backlog += size
         # Added before any follower is called: whatever followers do, the disk gets all chunks in the order of their
         # positions.
@@ -480,7 +488,7 @@ class Log:
 
     async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
         """Read a page of the chunks after one position and up to another, which must be on disk."""
-        return await self._read(lambda database: database.follow(channels, after, through, PAGE), fresh=False)
+        return await self._read(lambda database: database.follow(channels, after, through, PAGE_BYTES), fresh=False)
 
     async def since(self, position: int) -> list[Chunk]:
         """Return a page of the chunks after a position that are safe, in order."""
@@ -519,11 +527,15 @@ class Log:
         """Return a page of the safe chunks after a position, from memory."""
         newer = [chunk for chunk in newer_than(position, self._tail) if chunk.last <= self._committed]
         sizes = accumulate((chunk.size for chunk in newer), initial=0)
-        return [chunk.after(position) for chunk, before in zip(newer, sizes, strict=False) if before < PUBLISH_PAGE]
+        return [
+            chunk.after(position)
+            for chunk, before in zip(newer, sizes, strict=False)
+            if before < MAX_PUBLISH_PAGE_BYTES
+        ]
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Read chunks of a session's history between two positions (both exclusive), about `limit` events."""
-        return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
+        return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE_BYTES))
 
     @property
     def full(self) -> bool:
@@ -553,7 +565,7 @@ class Log:
         """Keep the tail within its limit, but never evict a chunk that is not on disk yet."""
         while self._tail_size > self.limits.tail_bytes and self._tail[0].last <= self._stored:
             chunk = self._tail.popleft()
-            self._tail_size -= chunk.size + CHUNK_COST
+            self._tail_size -= chunk.size + CHUNK_COST_BYTES
             self.evicted = chunk.last
             if chunk.channel:
                 entry = self._channels[chunk.channel]
@@ -642,4 +654,4 @@ class Log:
 
 def _read_stored(database: Database, after: int) -> tuple[int, list[Chunk]]:
     # Both on the thread of the database, so that nothing is deleted in between.
-    return database.last_deleted(after), database.since(after, PAGE)
+    return database.last_deleted(after), database.since(after, PAGE_BYTES)

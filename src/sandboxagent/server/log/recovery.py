@@ -36,7 +36,7 @@ from sandboxagent.server.log.database import (
     read_text,
 )
 from sandboxagent.server.log.journal import Half, read_journal
-from sandboxagent.server.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
+from sandboxagent.server.log.rows import PAGE_BYTES, checksum, encode_chunk, gap_for
 
 UNKNOWN = 1 << 40
 """Number of positions to skip when no file says which were given out."""
@@ -59,7 +59,7 @@ FILE_SUFFIXES = (
     ".scratch-journal",
 )
 """Suffixes of the log's name in the names of its files."""
-SMALL = 8 << 20
+MAX_SMALL_FILE_BYTES = 8 << 20
 """Maximum bytes of a file that is inspected before it is used. A larger file is inspected while it is in use."""
 
 
@@ -122,9 +122,9 @@ def _merge(path: Path, scratch: Path) -> None:
     except FileNotFoundError:
         wal = b""
     with scratch.open("r+b") as file:
-        pages = file.seek(0, os.SEEK_END) // PAGE_SIZE
+        pages = file.seek(0, os.SEEK_END) // PAGE_BYTES
         for number, page in _committed_pages(wal, pages):
-            file.seek((number - 1) * PAGE_SIZE)
+            file.seek((number - 1) * PAGE_BYTES)
             file.write(page)
         # Set both format versions in the header to 1: the copy has no write-ahead log.
         file.seek(18)
@@ -133,7 +133,7 @@ def _merge(path: Path, scratch: Path) -> None:
 
 def _committed_pages(wal: bytes, pages: int) -> list[tuple[int, memoryview]]:
     """Return page numbers and pages up to the last commit, in order."""
-    step = _FRAME_HEADER.size + PAGE_SIZE
+    step = _FRAME_HEADER.size + PAGE_BYTES
     starts = range(_WAL_HEADER.size, len(wal) - step + 1, step)
     if not starts:
         return []
@@ -283,7 +283,7 @@ class Opened(NamedTuple):
     """Thread that inspects a large file."""
 
 
-def open_database(path: Path | None, small: int = SMALL) -> Opened:
+def open_database(path: Path | None, small: int = MAX_SMALL_FILE_BYTES) -> Opened:
     """Open the log's file, and salvage it first if it is damaged. A path of None means a log in memory.
 
     Raises DatabaseError.

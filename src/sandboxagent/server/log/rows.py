@@ -10,11 +10,11 @@ from sandboxagent.protocol.envelope import notification
 from sandboxagent.protocol.methods import GAP
 from sandboxagent.server.log.event import Chunk, Direction, split_lines
 
-PAGE_SIZE = 8192
+PAGE_BYTES = 8192
 """Bytes of a page of the file."""
-_USABLE, _LEAST = PAGE_SIZE - 35, (PAGE_SIZE - 12) * 32 // 255 - 23
+_MAX_ROW_BYTES, _MIN_ROW_BYTES = PAGE_BYTES - 35, (PAGE_BYTES - 12) * 32 // 255 - 23
 """Maximum bytes of a row in one page, and minimum bytes there of a row that is longer."""
-_FIXED = 100
+_FIXED_BYTES = 100
 """Bytes of a row besides its texts: numbers, headers, and its entries in two indexes."""
 
 EventRow = tuple[int, int, str | None, str, str, str, float, int, int | None, int, bytes, int | None]
@@ -126,12 +126,12 @@ def gap_for(row: EventRow) -> Chunk:
 def size_on_disk(chunk: Chunk, length: int) -> int:
     """Estimate the bytes of the file that a chunk takes. `length` is the total length of its lines."""
     names = len(chunk.session_id or "") + len(chunk.channel)
-    row = length + 2 * names + _FIXED
+    row = length + 2 * names + _FIXED_BYTES
     pages, local = 0, row
-    if row > _USABLE:
+    if row > _MAX_ROW_BYTES:
         # A long row has overflow pages, and a part on a page with other rows, as SQLite's file format says.
-        local = _LEAST + (row - _LEAST) % (PAGE_SIZE - 4)
-        local = local if local <= _USABLE else _LEAST
-        pages = -(-(row - local) // (PAGE_SIZE - 4))
+        local = _MIN_ROW_BYTES + (row - _MIN_ROW_BYTES) % (PAGE_BYTES - 4)
+        local = local if local <= _MAX_ROW_BYTES else _MIN_ROW_BYTES
+        pages = -(-(row - local) // (PAGE_BYTES - 4))
     # A page takes whole rows only, so the rows of a page share its unused bytes.
-    return pages * PAGE_SIZE + _USABLE // (_USABLE // local)
+    return pages * PAGE_BYTES + _MAX_ROW_BYTES // (_MAX_ROW_BYTES // local)

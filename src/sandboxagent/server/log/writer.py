@@ -29,12 +29,12 @@ STORE_CHUNKS = 512
 """Number of chunks in the journal at which the database gets them without further delay. No caller waits for it."""
 RECORD_TIMEOUT = 0.005
 """Maximum seconds that the event loop waits for the database to write a small group, or for a record of the journal."""
-SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
+MAX_SMALL_CHUNKS, MAX_SMALL_BYTES = 256, 128 << 10
 """Maximum chunks and bytes of a small group, together with the journal's records."""
-RECORD_CHUNKS, RECORD_BYTES = 128, 128 << 10
+MAX_RECORD_CHUNKS, MAX_RECORD_BYTES = 128, 128 << 10
 """Maximum chunks and bytes of a group that goes to the journal: a larger group is worth a transaction. If a caller
 waits, the maximum is STORE_CHUNKS."""
-GROUP_BYTES = 8 << 20
+MAX_GROUP_BYTES = 8 << 20
 """Maximum bytes of chunks in one transaction, so that none takes long."""
 RETRY_INTERVAL = 0.5
 """Seconds until the retry of a group that could not be written (a full disk)."""
@@ -245,7 +245,7 @@ class Writer:
             return
         self._is_hurried = self._is_retrying = False
         patience, self._is_awaited = (RECORD_TIMEOUT if self._is_awaited else 0), False
-        most = STORE_CHUNKS if patience else RECORD_CHUNKS
+        most = STORE_CHUNKS if patience else MAX_RECORD_CHUNKS
         if self._group and not (self._fits_journal(most) and self._keep()):
             self._store_all(patience)
         elif self._must_store or len(self._journaled.chunks) >= STORE_CHUNKS:
@@ -256,7 +256,9 @@ class Writer:
     def _fits_journal(self, most: int) -> bool:
         if self._journal is None or not self._is_journal_used or self._is_failing:
             return False
-        return len(self._group.chunks) <= most and is_fit(self._group) and _size_of(self._group.chunks) <= RECORD_BYTES
+        return (
+            len(self._group.chunks) <= most and is_fit(self._group) and _size_of(self._group.chunks) <= MAX_RECORD_BYTES
+        )
 
     def _keep(self) -> bool:
         """Write the group to the journal. Return False if the journal does not take it."""
@@ -357,7 +359,7 @@ class Writer:
             self._store_journaled()
             return
         self._written, self._group = self._group, Group()
-        rest = self._written.split(GROUP_BYTES)
+        rest = self._written.split(MAX_GROUP_BYTES)
         self._waiting_for_stored, self._journal_readers = self._journal_readers, []
         if rest is not None:
             self._group, self._is_hurried = rest, True
@@ -372,7 +374,7 @@ class Writer:
     def _is_small(self) -> bool:
         """Whether the group, together with the journal's changes, can be written in a moment."""
         chunks = [*self._journaled.chunks, *self._group.chunks]
-        return len(chunks) <= SMALL_CHUNKS and _size_of(chunks) <= SMALL_BYTES
+        return len(chunks) <= MAX_SMALL_CHUNKS and _size_of(chunks) <= MAX_SMALL_BYTES
 
     def _submit(self, whole: Group, patience: float) -> None:
         if not self._journaled and not self._is_failing:

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 PREFIX = "sandbox-agent-"
-EMPTY_TIMEOUT, INTERVAL = 1.0, 0.005
+EMPTY_TIMEOUT, EMPTY_INTERVAL = 1.0, 0.005
 
 
 class Cgroup:
@@ -44,7 +44,7 @@ class Cgroup:
             (self._path / "cgroup.kill").write_text("1")
             deadline = time.monotonic() + EMPTY_TIMEOUT
             while self._pids() and time.monotonic() < deadline:
-                time.sleep(INTERVAL)
+                time.sleep(EMPTY_INTERVAL)
         return found
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from sandboxagent.core.process_id import ProcessId, read_proc_file, read_process
 
 # A tree may fork faster than it is frozen. The limits keep the event loop free, and the caller tries again.
-FREEZE_SECONDS, KILL_SECONDS, KILL_ROUNDS = 0.1, 0.2, 5
+FREEZE_TIMEOUT, KILL_TIMEOUT, KILL_ROUNDS = 0.1, 0.2, 5
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def destroy(find: Find, group: int | None = None) -> int:
 
     Returns how many were alive: call it again until it returns 0.
     """
-    deadline = time.monotonic() + KILL_SECONDS
+    deadline = time.monotonic() + KILL_TIMEOUT
     killed: set[ProcessId] = set()
     for _ in range(KILL_ROUNDS):
         frozen, table = _freeze(find, killed, group)
@@ -131,7 +131,7 @@ def _freeze(find: Find, killed: set[ProcessId], group: int | None) -> tuple[set[
 
     If a parent were killed first, its last fork could not be traced back to it.
     """
-    deadline = time.monotonic() + FREEZE_SECONDS
+    deadline = time.monotonic() + FREEZE_TIMEOUT
     frozen: set[ProcessId] = set()
     while True:
         table = read_table()

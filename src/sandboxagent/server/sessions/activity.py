@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, Struct
 
 from sandboxagent.protocol.envelope import Envelope, Object, object_at, text_at
 
-MAX_LINES, MAX_LINE = 16, 8 * 1024
+MAX_LINES, MAX_LINE_BYTES = 16, 8 * 1024
 """Maximum number of updates kept of a running session, and the maximum bytes of one: 128 KiB together."""
 MAX_SAID = 240
 """Maximum characters of `Activity.said`."""
@@ -113,7 +113,7 @@ class Recent:
     def add(self, lines: Sequence[bytes]) -> None:
         kept = self._lines
         for line in lines[-MAX_LINES:]:
-            if len(line) <= MAX_LINE:
+            if len(line) <= MAX_LINE_BYTES:
                 if not kept:
                     kept = self._lines = deque[bytes](maxlen=MAX_LINES)
                 kept.append(line)

@@ -19,10 +19,10 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
     CARRIAGE_RETURN,
-    LARGE,
+    LARGE_BYTES,
     MAX_NAME,
     META,
-    MIN_DEEP,
+    MIN_DEEP_BYTES,
     REQUEST,
     RESPONSE,
     Envelope,
@@ -58,7 +58,7 @@ from sandboxagent.protocol.json_bounds import MAX_DEPTH, MAX_VALUES, excess
 from sandboxagent.server.agents.credentials import find_missing_credentials
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.log.event import Direction, agent_channel, connection_channel, split_lines
-from sandboxagent.server.sessions.budgets import KEPT_COST
+from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.host_methods import HostRequests
@@ -68,14 +68,14 @@ from sandboxagent.server.sessions.pending import AGENT, QUESTION, Outcome, Pendi
 from sandboxagent.server.sessions.policy import PolicyCheck
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.sanitize import OURS, needs_check, strip_server_fields
-from sandboxagent.server.sessions.session import OFFERS_BYTES, Process, Session
+from sandboxagent.server.sessions.session import MAX_OFFERS_BYTES, Process, Session
 from sandboxagent.server.sessions.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-BUFFER_BYTES = 8 << 20
+MAX_BUFFER_BYTES = 8 << 20
 """Maximum bytes of one process that may wait for the response that names their session."""
-UNPARSED_BYTES = 4096
+MAX_UNPARSED_BYTES = 4096
 """Maximum bytes of a bad line that clients see."""
 _SPECIAL_UPDATES = frozenset(
     {
@@ -100,7 +100,7 @@ _BRACE, _END_BRACE = b"{}"
 _EMPTY_LINES = b"\n\n"
 MAX_UNPARSED = 100
 """Maximum number of bad lines of one read that clients see one by one."""
-_TOO_MANY = MAX_DEPTH + 1
+_MAX_BRACKETS = MAX_DEPTH + 1
 """Maximum number of brackets of one kind that are counted: the count only has to exceed MAX_DEPTH."""
 _HOST = ("fs/", "terminal/")
 """Prefixes of the methods for the host's files and terminals."""
@@ -158,7 +158,7 @@ class AgentEvents:
 
     def receive(self, running: Process, blob: bytes) -> None:
         """Handle whole lines from an agent's stdout."""
-        if len(blob) > LARGE or (self._late and running.key in self._late):
+        if len(blob) > LARGE_BYTES or (self._late and running.key in self._late):
             self._take_later(running, blob)
         else:
             self._take(running, _look_at(blob))
@@ -181,7 +181,9 @@ class AgentEvents:
             step = late[0]
             try:
                 if isinstance(step, bytes):
-                    looked_at = _look_at(step) if len(step) <= LARGE else await self._look_in_thread(running, step)
+                    looked_at = (
+                        _look_at(step) if len(step) <= LARGE_BYTES else await self._look_in_thread(running, step)
+                    )
                     if len(late) == 1:
                         # Resume before the lines are handled: a slow reader or the disk may then pause it again.
                         running.resume_reading()
@@ -358,9 +360,9 @@ class AgentEvents:
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
-        if len(response.line) > LARGE:
+        if len(response.line) > LARGE_BYTES:
             if not call.forwarded:
-                response = parse(failure(response.id, AgentAnswerTooLong(running.agent.id, call.method, LARGE)))
+                response = parse(failure(response.id, AgentAnswerTooLong(running.agent.id, call.method, LARGE_BYTES)))
         elif response.peek.error is not UNSET:
             response = self._name_credentials(running, call.method, response)
         self._resolve(call, response)
@@ -425,7 +427,7 @@ class AgentEvents:
         kind = envelope.peek.update_kind
         if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
             running.echoes_prompts, session.unechoed = True, None
-        if len(envelope.line) > OFFERS_BYTES:
+        if len(envelope.line) > MAX_OFFERS_BYTES:
             # Parsing would take too long, and the session would not keep this much anyway.
             learned = False
         elif kind in _SPECIAL_UPDATES:
@@ -455,8 +457,8 @@ class AgentEvents:
                 self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
     def _buffer(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
-        buffer, size = self._buffers.setdefault(running.key, _Buffer()), len(line) + KEPT_COST
-        if buffer.size + size > BUFFER_BYTES or not self._hub.budgets.take(running.key, size):
+        buffer, size = self._buffers.setdefault(running.key, _Buffer()), len(line) + KEPT_COST_BYTES
+        if buffer.size + size > MAX_BUFFER_BYTES or not self._hub.budgets.take(running.key, size):
             self._leave_out(running, Envelope(line, peek))
             return
         buffer.lines.append((agent_session_id, line, peek))
@@ -577,15 +579,15 @@ class AgentEvents:
     def _report_unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
         """Set a bad line aside: show clients its beginning, and go on reading."""
         self._bad_lines.note(running.key, what=f"bytes={len(line)} reason={reason}")
-        shown = line[:UNPARSED_BYTES].decode(errors="replace")
-        truncated = truncated or len(line) > UNPARSED_BYTES
+        shown = line[:MAX_UNPARSED_BYTES].decode(errors="replace")
+        truncated = truncated or len(line) > MAX_UNPARSED_BYTES
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
         quarantined = notification(methods.UNPARSED, params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
 
 
 def _is_large_response(line: bytes, peek: Peek) -> bool:
-    return peek.method is UNSET and len(line) > LARGE
+    return peek.method is UNSET and len(line) > LARGE_BYTES
 
 
 _LookedAt = tuple[list[bytes], list[Peek], int, Sequence[_Bad | _Good] | None]
@@ -616,8 +618,8 @@ def _look_at(blob: bytes) -> _LookedAt:
         if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
             return _look_closely(blob)
         # `opens_little`, inlined for speed: this runs for every line of every agent.
-        if not is_large and (size := len(line)) >= MIN_DEEP:
-            few = line.replace(b"{", b"", _TOO_MANY).replace(b"[", b"", _TOO_MANY)
+        if not is_large and (size := len(line)) >= MIN_DEEP_BYTES:
+            few = line.replace(b"{", b"", _MAX_BRACKETS).replace(b"[", b"", _MAX_BRACKETS)
             if size - len(few) > MAX_DEPTH and excess(line) is not None:
                 return _look_closely(blob)
     if needs_check(blob, len(lines)):

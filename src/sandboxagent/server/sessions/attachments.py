@@ -31,9 +31,9 @@ _UNREADABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 
 KEY = META.encode()
 """The server's key in `_meta`. A prompt whose line does not contain it has no members for the server."""
-IMAGE_BYTES, IMAGES = 10 << 20, 20
+MAX_IMAGE_BYTES, MAX_IMAGES = 10 << 20, 20
 """Maximum bytes of an image in a prompt, and the maximum number of images. Others are attached like any file."""
-TEXT_BYTES = 128 << 10
+MAX_TEXT_BYTES = 128 << 10
 """Maximum bytes of a text file that an agent may insert whole into its model's context."""
 MAX_NAME = 255
 _MIME = r"(?a)[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?"
@@ -214,12 +214,12 @@ class Attachments:
 
     def _add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
         given = parse_blocks(line)
-        images = IMAGES if takes.images_beside({kind_of(block) for block in given}) else 0
+        images = MAX_IMAGES if takes.images_beside({kind_of(block) for block in given}) else 0
         room = self._limits.image_bytes
-        text_room = TEXT_BYTES if takes.style == "text-link" else 0
+        text_room = MAX_TEXT_BYTES if takes.style == "text-link" else 0
         files: dict[str, Attached] = {}
         for index, one in enumerate(asked):
-            image_room = min(IMAGE_BYTES, room) if images else 0
+            image_room = min(MAX_IMAGE_BYTES, room) if images else 0
             try:
                 place = locate(one.path, directory)
                 file = self._files.look(place, one.filename, one.mime, image_room=image_room, text_room=text_room)

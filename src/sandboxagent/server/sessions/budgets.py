@@ -4,7 +4,7 @@ Code that keeps something for a process takes its size from the process's budget
 Pure.
 """
 
-KEPT_COST = 2048
+KEPT_COST_BYTES = 2048
 """Bytes that one kept envelope takes in addition to its line."""
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from sandboxagent.fleet.messages import AttachmentChange
-from sandboxagent.protocol.envelope import LARGE, META, Envelope, Object, object_at, text_at, with_id
+from sandboxagent.protocol.envelope import LARGE_BYTES, META, Envelope, Object, object_at, text_at, with_id
 from sandboxagent.protocol.errors import AlreadyAnswered, NobodyAsked, UnknownConnection
 from sandboxagent.server.log.event import (
     Chunk,
@@ -47,7 +47,7 @@ REMEMBERED_WINDOWS = 10_000
 """Approximate maximum of closed windows that a connection remembers. Events of older windows become a gap."""
 LEAST_WINDOWS = 64
 """Number of closed windows up to which none is forgotten, since that would save nothing."""
-REMEMBERED_RECEIPTS = 1_000
+MAX_ACKNOWLEDGEMENTS = 1_000
 """Maximum number of keys that a connection remembers of its notifications and answers, so that each acts once."""
 
 
@@ -144,7 +144,7 @@ class Connection(Struct, eq=False):
 
     def remember_acknowledgement(self, key: str, receipt: bytes) -> None:
         self.acknowledgements[key] = receipt
-        if len(self.acknowledgements) > REMEMBERED_RECEIPTS:
+        if len(self.acknowledgements) > MAX_ACKNOWLEDGEMENTS:
             self.acknowledgements.popitem(last=False)
 
     @property
@@ -297,7 +297,7 @@ class Connection(Struct, eq=False):
             return False
         if known.answered_with == (self.tag, answer.digest()) and known.outcome is not Outcome.CANCELLED:
             return True
-        if len(answer.line) > LARGE:
+        if len(answer.line) > LARGE_BYTES:
             return False
         return takes_back(answer) or (known.outcome is Outcome.CANCELLED and leaves_open(answer))
 

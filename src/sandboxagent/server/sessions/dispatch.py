@@ -18,7 +18,7 @@ from sandboxagent.core.tasks import Shared, Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
-    LARGE,
+    LARGE_BYTES,
     META,
     Envelope,
     Object,
@@ -388,9 +388,11 @@ class Dispatcher:
 
 def check_size(envelope: Envelope) -> None:
     """Refuse an envelope that is too large for the server itself to parse. Raises InvalidParams."""
-    if len(envelope.line) > LARGE:
+    if len(envelope.line) > LARGE_BYTES:
         what = envelope.method or "this"
-        raise InvalidParams(f"{what} may have {LARGE} bytes; only envelopes for an agent may have more", limit=LARGE)
+        raise InvalidParams(
+            f"{what} may have {LARGE_BYTES} bytes; only envelopes for an agent may have more", limit=LARGE_BYTES
+        )
 
 
 def fill_from_session(line: bytes, session: Session) -> bytes:

@@ -23,7 +23,7 @@ from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Session, iso
 
 MAX_PAGE = 5000
-SHOWN = 4096
+MAX_SHOWN_BYTES = 4096
 """Maximum bytes shown of an envelope that is nested too deep to be shown whole."""
 MAX_WAIT_TIMEOUT = 60.0
 """Maximum seconds that a client may wait for a change."""
@@ -187,7 +187,7 @@ def shown(line: bytes) -> Raw:
     reason = excess(line)
     if reason is None:
         return Raw(line)
-    head = line[:SHOWN].decode(errors="replace")
+    head = line[:MAX_SHOWN_BYTES].decode(errors="replace")
     return Raw(notification(methods.UNPARSED, {"agent": None, "reason": reason, "line": head, "truncated": True}))
 
 

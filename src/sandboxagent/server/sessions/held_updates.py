@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
+from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES, Budgets
 from sandboxagent.server.sessions.session import Session
 
 HOLD_TIMEOUT = 10.0
 """Maximum seconds that updates wait for the response, because a client may never read it."""
-HOLD_MAX_BYTES = 8 << 20
+MAX_HELD_BYTES = 8 << 20
 """Maximum bytes of waiting updates of one session."""
 
 
@@ -51,10 +51,10 @@ class HeldUpdates:
         """Hold updates of a session that is in `sessions`; release all of them if there is no room."""
         held = self.sessions[session.id]
         held.updates.append(lines)
-        size = sum(map(len, lines)) + KEPT_COST
+        size = sum(map(len, lines)) + KEPT_COST_BYTES
         has_room = self._budgets.take(held.process, size)
         held.size += size if has_room else 0
-        if held.size > HOLD_MAX_BYTES or not has_room:
+        if held.size > MAX_HELD_BYTES or not has_room:
             self.release(session.id)
 
     def release(self, session_id: str) -> None:

@@ -33,7 +33,7 @@ from sandboxagent.server.agents.environment import allowed_environment
 from sandboxagent.server.agents.manifest import Name, Text
 from sandboxagent.server.files.text import TextFiles
 from sandboxagent.server.log.event import Direction
-from sandboxagent.server.sessions.budgets import KEPT_COST
+from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.observers import Observer
@@ -48,11 +48,11 @@ Method = Callable[[Process, Session, Envelope], Awaitable[bytes]]
 """A handler of one method: it returns the line that answers a request."""
 Number = Annotated[int, Meta(ge=0)]
 
-UNDER_WAY = 256
+MAX_UNDER_WAY = 256
 """Maximum number of requests of one agent process that may be under way at once."""
-SHARE = 2
+MAX_FILES = 2
 """Maximum number of files that may be read or written at once for one agent process."""
-DELIVERY_SECONDS, DELIVERY_INTERVAL = 10.0, 0.05
+DELIVERY_TIMEOUT, DELIVERY_INTERVAL = 10.0, 0.05
 """Seconds that an answer waits for an agent that does not read, and seconds between two attempts."""
 
 _DECLARED = {methods.READ_TEXT_FILE: ("fs", "readTextFile"), methods.WRITE_TEXT_FILE: ("fs", "writeTextFile")}
@@ -158,7 +158,7 @@ class HostRequests(Observer):
         task = self._tasks.run(self._answer(running, session, request, answered), "answer about the host")
 
         def done(_: asyncio.Task[None]) -> None:
-            self._hub.budgets.give_back(running.key, len(request.line) + KEPT_COST)
+            self._hub.budgets.give_back(running.key, len(request.line) + KEPT_COST_BYTES)
             self._under_way[running.key] -= 1
             if not self._under_way[running.key]:
                 del self._under_way[running.key]
@@ -168,7 +168,7 @@ class HostRequests(Observer):
 
     def _start(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         """Start a request's method, and count the request in the budget of its process until it is answered."""
-        method, size = self._method(running, request), len(request.line) + KEPT_COST
+        method, size = self._method(running, request), len(request.line) + KEPT_COST_BYTES
         if not self._hub.budgets.take(running.key, size):
             raise self._no_room()
         try:
@@ -180,9 +180,9 @@ class HostRequests(Observer):
     def _method(self, running: Process, request: Envelope) -> Method:
         if request.method not in self._methods:
             raise MethodNotFound(f"{request.method} is not offered", method=request.method)
-        if self._under_way[running.key] >= UNDER_WAY:
-            message = f"{UNDER_WAY} requests about the host are under way already; wait for one"
-            raise InvalidRequest(message, limit=UNDER_WAY)
+        if self._under_way[running.key] >= MAX_UNDER_WAY:
+            message = f"{MAX_UNDER_WAY} requests about the host are under way already; wait for one"
+            raise InvalidRequest(message, limit=MAX_UNDER_WAY)
         return self._methods[request.method]
 
     def _no_room(self) -> InvalidRequest:
@@ -204,7 +204,7 @@ class HostRequests(Observer):
 
     async def _deliver(self, running: Process, session: Session, line: bytes) -> None:
         self._hub.record(session, line, Direction.FROM_SERVER)
-        deadline = self._hub.monotonic() + DELIVERY_SECONDS
+        deadline = self._hub.monotonic() + DELIVERY_TIMEOUT
         # An agent that requests much at once gets time to read it. The session's other file requests wait.
         while not self._sent(running, line) and self._hub.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(DELIVERY_INTERVAL)
@@ -254,7 +254,7 @@ class HostRequests(Observer):
         return self._in_thread(running, write)
 
     async def _in_thread(self, running: Process, work: Callable[[], bytes]) -> bytes:
-        async with self._shares.setdefault(running.key, asyncio.Semaphore(SHARE)):
+        async with self._shares.setdefault(running.key, asyncio.Semaphore(MAX_FILES)):
             return await self._pool.run(work)
 
     # Terminals

@@ -37,7 +37,7 @@ from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import TERMINATED, Process, Replay, Session
 from sandboxagent.server.sessions.turns import Turns, user_messages
 
-HISTORY_PAGE = 1000
+MAX_HISTORY_PAGE = 1000
 """Maximum number of events of the history that are read at a time."""
 
 
@@ -89,7 +89,7 @@ class LoadSession(Struct, frozen=True):
         attached_at = log.position if connection.attached(session.id) else None
         while True:
             end = log.position if attached_at is None else attached_at
-            chunks = await log.history(session.id, after, end + 1, HISTORY_PAGE)
+            chunks = await log.history(session.id, after, end + 1, MAX_HISTORY_PAGE)
             for chunk in chunks:
                 self._repeat(connection, session, chunk)
             after = chunks[-1].last if chunks else end

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
-    LARGE,
+    LARGE_BYTES,
     META,
     Envelope,
     LargeEnvelope,
@@ -379,7 +379,9 @@ class SessionMethods(Struct, frozen=True):
             return read
         running = await self.dispatcher.get_holder(session)
         line = await self.attachments.add(line, asked, session.facts.cwd, read_takes(running))
-        return await self.lines.run(_lay_out, line, read.name) if len(line) > LARGE else _ReadPrompt(line, read.name)
+        return (
+            await self.lines.run(_lay_out, line, read.name) if len(line) > LARGE_BYTES else _ReadPrompt(line, read.name)
+        )
 
     def _check_again(self, session: Session) -> None:
         """Check again after a wait that the session exists, that the log works, and that the queue has room."""

@@ -30,13 +30,13 @@ from sandboxagent.protocol.envelope import (
 from sandboxagent.protocol.errors import InvalidRequest, MethodNotFound, RequestCancelled, WrongAnswer
 from sandboxagent.protocol.request_ids import RequestIds
 from sandboxagent.server.sessions import forms
-from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
+from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES, Budgets
 from sandboxagent.server.sessions.forms import is_url, question_id
 from sandboxagent.server.sessions.session import Process, Session
 
-REMEMBERED_REQUESTS = 10_000
+MAX_REMEMBERED_REQUESTS = 10_000
 """Maximum number of settled requests that are remembered, so that a late answer gets the request's outcome."""
-REMEMBERED_BYTES = 8 << 20
+MAX_REMEMBERED_BYTES = 8 << 20
 """Maximum bytes of the texts of remembered requests."""
 QUESTION = methods.REQUEST_QUESTION
 PERMISSION = methods.REQUEST_PERMISSION
@@ -130,7 +130,7 @@ def _check_permission(params: Object, result: Object) -> None:
 _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
 
 METHOD = methods.DECISION
-REASON_CHARACTERS = 4096
+MAX_REASON_CHARACTERS = 4096
 """Maximum characters that are kept of a person's reason."""
 
 
@@ -206,7 +206,7 @@ class PendingRequest(Struct, eq=False):
     @property
     def size(self) -> int:
         """Approximate bytes that the request takes in memory."""
-        return len(self.request.line) + KEPT_COST
+        return len(self.request.line) + KEPT_COST_BYTES
 
     @property
     def agent_id(self) -> bytes:
@@ -383,9 +383,9 @@ class PendingRequests:
         self._settled[pending.key] = settled
         self._legible.append(pending.key)
         self._legible_bytes += len(pending.request.line)
-        while self._legible_bytes > REMEMBERED_BYTES:
+        while self._legible_bytes > MAX_REMEMBERED_BYTES:
             self._forget_question()
-        if len(self._settled) > REMEMBERED_REQUESTS:
+        if len(self._settled) > MAX_REMEMBERED_REQUESTS:
             oldest = next(iter(self._settled))
             if self._legible and self._legible[0] == oldest:
                 self._forget_question()
@@ -490,7 +490,7 @@ def make_withdrawal(pending: PendingRequest, who: Object) -> bytes:
 def read_reason(answer: Envelope) -> str | None:
     """Return a person's reason for an answer: `_meta["sandboxagent.dev"].reason` of the result."""
     reason = text_at(answer.result(), "_meta", META, "reason")
-    return reason[:REASON_CHARACTERS] if reason and not reason.isspace() else None
+    return reason[:MAX_REASON_CHARACTERS] if reason and not reason.isspace() else None
 
 
 def write_refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:

@@ -30,7 +30,7 @@ KEY = "permissions"
 """Key of a session's rules in its metadata."""
 PERSONS_TOOL = "bash"
 """The tool name that rules see for a command that a person runs."""
-SHORT_LINE = 64 << 10
+MAX_SHORT_LINE_BYTES = 64 << 10
 """Maximum bytes of a request that is parsed and decided without a thread."""
 MAX_THREADS = 8
 MAX_CACHED = 64
@@ -121,7 +121,7 @@ class PolicyCheck:
             if not self._policy.rules and rules == ():
                 return False
             ask = _asker(running, session, request)
-            short = len(request.line) <= SHORT_LINE
+            short = len(request.line) <= MAX_SHORT_LINE_BYTES
             decision = self._policy.decide_at_once(ask(), rules) if short else None
             line = None if decision is None else _answer(pending, decision)
         except Exception:

@@ -12,7 +12,7 @@ from sandboxagent import __version__
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
-    LARGE,
+    LARGE_BYTES,
     META,
     Envelope,
     LargeEnvelope,
@@ -159,7 +159,7 @@ class Requests:
         """Start a request at once. If it has to wait for anything but its agent, a task does the rest."""
         if self._hub.stopping:
             raise ShuttingDown
-        if len(envelope.line) > LARGE and self._limits(envelope):
+        if len(envelope.line) > LARGE_BYTES and self._limits(envelope):
             check_size(envelope)
         if envelope.method == methods.PROMPT:
             left = self._prompt(connection, envelope, reply)
@@ -316,7 +316,7 @@ def _read_answer(
     """Return an answer in the agent's form, its outcome, and the person's reason. Raises WrongAnswer."""
     if isinstance(envelope, LargeEnvelope):
         if pending.kind != "request":
-            raise WrongAnswer(f"the answer has more than {LARGE} bytes")
+            raise WrongAnswer(f"the answer has more than {LARGE_BYTES} bytes")
         return envelope.addressed(pending.agent_id, None), Outcome.ANSWERED, None
     line = with_id(translate_answer(pending.request, connection.request_format, envelope), pending.agent_id)
     return line, pending.outcome_of(parse(line)), read_reason(envelope)

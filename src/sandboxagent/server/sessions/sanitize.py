@@ -16,9 +16,9 @@ OURS = "_sandboxagent/"
 """Prefix of the server's own methods."""
 
 _NAME = b"sandboxagent"
-_LONG = 512
+_LONG_BYTES = 512
 """Bytes above which the C library's search is faster than Python's, whose speed depends on the text's letters."""
-_LARGE = 1 << 20
+_LARGE_BYTES = 1 << 20
 _find_bytes = ctypes.PyDLL(None).memmem
 _find_bytes.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
 _find_bytes.restype = ctypes.c_void_p
@@ -35,7 +35,7 @@ def needs_check(blob: bytes, lines: int) -> bool:
     """Return whether an agent's lines must be checked. It is fast, and never False for a line that could mislead."""
     # Inlined for speed: this runs for every line of every agent.
     size = len(blob)
-    names_us = _NAME in blob if size < _LONG else _find_bytes(blob, size, _NAME, len(_NAME)) is not None
+    names_us = _NAME in blob if size < _LONG_BYTES else _find_bytes(blob, size, _NAME, len(_NAME)) is not None
     if names_us or blob.count(_SESSION) > lines:
         return True
     # The search for a single byte is fastest, and most batches have no escapes at all.
@@ -45,7 +45,7 @@ def needs_check(blob: bytes, lines: int) -> bool:
     if not any(start in blob for start in _ESCAPED):
         return False
     # A large batch is checked without this search, which would take as long as the check.
-    return size > _LARGE or _ESCAPED_LETTER.search(blob) is not None
+    return size > _LARGE_BYTES or _ESCAPED_LETTER.search(blob) is not None
 
 
 def strip_server_fields(line: bytes) -> bytes:

@@ -71,7 +71,7 @@ class Process(Protocol):
 
 TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
 """Termination info of a session that a client terminated."""
-OFFERS_BYTES = 1 << 20
+MAX_OFFERS_BYTES = 1 << 20
 """Maximum bytes, as JSON, of a session's modes, models and options. Larger ones are passed on, but not kept."""
 MAX_TITLE = 4096
 """Maximum characters of a title."""
@@ -362,13 +362,15 @@ class Session(Struct, eq=False, weakref=True):
 
     def _keep_offers(self, offers: Object) -> bool:
         size = len(msgspec.json.encode(offers))
-        if size <= OFFERS_BYTES:
+        if size <= MAX_OFFERS_BYTES:
             self.facts.offers = offers
             return True
         if not self._has_too_many_offers:
             # Log it once per session: the agent may send them again and again.
             self._has_too_many_offers = True
-            logger.warning("offers of a session are not kept session=%s bytes=%d limit=%d", self.id, size, OFFERS_BYTES)
+            logger.warning(
+                "offers of a session are not kept session=%s bytes=%d limit=%d", self.id, size, MAX_OFFERS_BYTES
+            )
         return False
 
     def note_update(self, update: Object) -> bool:

@@ -40,7 +40,7 @@ from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Process, Session
 
-LISTED = 20
+MAX_LISTED = 20
 """Maximum number of values in an error's message. The error's data has all of them."""
 _OWN_PARAMS = {MODE.param, MODEL.param, "configId", "value", "type"}
 
@@ -218,6 +218,6 @@ def _translate(envelope: Envelope, way: Setter) -> Envelope:
 
 
 def _make_unknown_value(agent: str, what: str, value: object, known: list[str]) -> InvalidParams:
-    listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
+    listed = ", ".join(known[:MAX_LISTED]) + (f" and {len(known) - MAX_LISTED} more" if len(known) > MAX_LISTED else "")
     message = f"agent {agent} has no {what} {value!r}; it has {listed}"
     return InvalidParams(message, agent=agent, value=value, available=known)

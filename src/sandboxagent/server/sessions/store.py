@@ -24,7 +24,7 @@ from sandboxagent.server.sessions.session import TERMINATED, Process, Session, S
 
 logger = logging.getLogger(__name__)
 
-READ_AT_ONCE = 250
+MAX_READ_AT_ONCE = 250
 """Maximum number of sessions in one query to the disk."""
 MAX_EVICTED_AT_ONCE = 500
 """Maximum number of sessions that one step evicts, so that no step takes long."""
@@ -141,8 +141,8 @@ class SessionStore:
         ids = list(session_ids)
         found = {id: session for id in ids if (session := self._objects.get(id)) is not None}
         unread = [id for id in ids if id not in found and not self._log.is_being_deleted(id)]
-        for at in range(0, len(unread), READ_AT_ONCE):
-            some = unread[at : at + READ_AT_ONCE]
+        for at in range(0, len(unread), MAX_READ_AT_ONCE):
+            some = unread[at : at + MAX_READ_AT_ONCE]
             found |= self._recall_all(self._log.ask(lambda index, some=some: index.records(some)))
         return [found[id] for id in ids if id in found]
 

@@ -13,7 +13,7 @@ from sandboxagent.server.sessions.reply import Reply
 
 logger = logging.getLogger(__name__)
 
-TICK = 0.25
+TICK_INTERVAL = 0.25
 """Seconds between two checks. One coarse loop replaces a timer for each call, turn and request."""
 TELL_TIMEOUT = 0.5
 """Seconds that an agent has to report a change itself; some agents do so after their response."""
@@ -31,7 +31,7 @@ class TimeoutLoop(Struct, frozen=True):
     async def run(self) -> None:
         """Tick until cancelled."""
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_INTERVAL)
             try:
                 self.tick()
             except Exception:

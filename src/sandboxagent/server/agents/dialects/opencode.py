@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_EVENT = 8 << 20
+MAX_EVENT_BYTES = 8 << 20
 USER = "opencode"
 LOOPBACK = "127.0.0.1"
 _EVENT = b'"question.'
@@ -152,7 +152,7 @@ class OpenCode:
             with suppress(httpx.HTTPError):
                 events = self._events or await self._stream(self._client)
                 self._events = None
-                lines = LineSplitter(MAX_EVENT)
+                lines = LineSplitter(MAX_EVENT_BYTES)
                 try:
                     async for piece in events.aiter_bytes():
                         self._read(lines.feed(piece))

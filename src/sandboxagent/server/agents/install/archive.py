@@ -22,7 +22,7 @@ from typing import IO, BinaryIO, Literal, cast
 from urllib.parse import urlsplit
 
 from sandboxagent.core.archives.tar import Packing, detect_packing, unpack_stream
-from sandboxagent.core.archives.tree import MAX_TARGET, PIECE, Damaged, Folder, Tree
+from sandboxagent.core.archives.tree import MAX_TARGET, PIECE_BYTES, Damaged, Folder, Tree
 from sandboxagent.protocol.errors import ChecksumMismatch, DiskFull, DownloadFailed, InstallFailed, UnsafeArchive
 from sandboxagent.server.agents.install.download import Download, NotFetched, download, redact_url
 
@@ -129,7 +129,7 @@ def extract(archive: Path, into: Path, *, name: str, max_bytes: int, max_entries
             file.seek(0)
             match format:
                 case "program":
-                    tree.file(last, 0o755, iter(lambda: file.read(PIECE), b""))
+                    tree.file(last, 0o755, iter(lambda: file.read(PIECE_BYTES), b""))
                 case "zip":
                     unpack_zip(archive, tree, max_entries=max_entries)
                 case "tar":
@@ -165,7 +165,7 @@ _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 """Compression methods that need little memory, whatever the archive says."""
 
-DIRECTORY = 64 << 20
+MAX_DIRECTORY_BYTES = 64 << 20
 """Maximum bytes of the list of entries: ZipFile reads it at once, and makes an object of each entry."""
 
 
@@ -202,8 +202,10 @@ class _Archive(io.FileIO):
     def read(self, size: int | None = -1, /) -> bytes:
         rest = max(0, os.fstat(self.fileno()).st_size - self.tell())
         wanted = rest if size is None or size < 0 else min(size, rest)
-        if wanted > DIRECTORY:
-            self._tree.refuse("", f"has a list of entries of more than {DIRECTORY} bytes", limit=DIRECTORY)
+        if wanted > MAX_DIRECTORY_BYTES:
+            self._tree.refuse(
+                "", f"has a list of entries of more than {MAX_DIRECTORY_BYTES} bytes", limit=MAX_DIRECTORY_BYTES
+            )
         return super().read(wanted)
 
 
@@ -231,5 +233,5 @@ def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
 
 def _pieces(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
     with packed.open(info) as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(PIECE_BYTES):
             yield piece

@@ -20,7 +20,7 @@ from sandboxagent import __version__
 if TYPE_CHECKING:
     import httpx
 
-PIECE = 1 << 18
+MAX_PIECE_BYTES = 1 << 18
 """Maximum bytes that are read at once."""
 
 MAX_REDIRECTS = 10
@@ -119,7 +119,7 @@ async def _from_http(url: str, headers: Mapping[str, str], silence: float) -> As
             try:
                 length = response.headers.get("Content-Length", "")
                 total = int(length) if length.isascii() and length.isdigit() else None
-                yield Download(response.status_code, response.headers, response.aiter_raw(PIECE), total)
+                yield Download(response.status_code, response.headers, response.aiter_raw(MAX_PIECE_BYTES), total)
             finally:
                 await response.aclose()
 
@@ -187,7 +187,7 @@ async def _from_file(path: Path) -> AsyncGenerator[Download]:
 
 async def _pieces(file: int) -> AsyncIterator[bytes]:
     with _reading():
-        while piece := await asyncio.to_thread(os.read, file, PIECE):
+        while piece := await asyncio.to_thread(os.read, file, MAX_PIECE_BYTES):
             yield piece
 
 

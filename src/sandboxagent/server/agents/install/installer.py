@@ -282,7 +282,7 @@ def _satisfies(record: Record, wanted: Wanted, agent: Agent) -> bool:
     return record.is_of(agent) and wanted.process in (None, record.version) and wanted.agent in (None, native)
 
 
-MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
+MAX_ARCHIVE_BYTES, MAX_UNPACKED_BYTES, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
 
 
 class Assembly(Struct, frozen=True):
@@ -372,11 +372,15 @@ class Assembly(Struct, frozen=True):
             self.job.tell("fetching", f"fetching {name}", bytes, total)
 
         progress(0, None)
-        sha256 = await fetch(target.archive, archive, sha256=target.sha256, max_bytes=MAX_ARCHIVE, progress=progress)
+        sha256 = await fetch(
+            target.archive, archive, sha256=target.sha256, max_bytes=MAX_ARCHIVE_BYTES, progress=progress
+        )
         self.job.tell("unpacking", f"unpacking {name}")
         into = self.folder / "archive"
         into.mkdir()
-        await asyncio.to_thread(extract, archive, into, name=name, max_bytes=MAX_UNPACKED, max_entries=MAX_ENTRIES)
+        await asyncio.to_thread(
+            extract, archive, into, name=name, max_bytes=MAX_UNPACKED_BYTES, max_entries=MAX_ENTRIES
+        )
         archive.unlink()
         program = into / target.cmd
         alone = list(into.iterdir())

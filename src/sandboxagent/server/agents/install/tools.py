@@ -49,7 +49,7 @@ _UV_VARIABLES = (
 )
 _VARIABLES = ("npm_config_*", "NPM_*", "NODE_AUTH_TOKEN", "PIP_CERT", *_UV_VARIABLES)
 _UV_INDEX_VARIABLES = {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"}
-_MAX_LINE = 1 << 20
+_MAX_LINE_BYTES = 1 << 20
 _TAIL = 4096
 _keys = count(1)
 
@@ -239,7 +239,7 @@ class Runner(Struct, frozen=True):
             directory=str(directory),
             listener=lines,
             children=self.children,
-            max_line=_MAX_LINE,
+            max_line=_MAX_LINE_BYTES,
         )
         try:
             ended = await process.exited()
