@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         SandboxAgentError,
         ServerProblem,
         StartFailed,
+        TlsFailed,
     )
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __all__ = [
     "SandboxAgentError",
     "ServerProblem",
     "StartFailed",
+    "TlsFailed",
     "__version__",
 ]
 

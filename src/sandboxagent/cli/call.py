@@ -13,6 +13,7 @@ from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.client.errors import (
     ClientError,
     ConnectionLost,
+    TlsFailed,
 )
 from sandboxagent.protocol.errors import SettingsError
 
@@ -60,7 +61,7 @@ class CalledServer:
 
     def describe(self, failure: Failure, about: str = "") -> None:
         """Report a failure. If the server cannot be reached, say what to do about it."""
-        if isinstance(failure, ConnectionLost) and not failure.outcome_unknown:
+        if isinstance(failure, ConnectionLost) and not (failure.outcome_unknown or isinstance(failure, TlsFailed)):
             start = "start one with: sandbox-agent server" if self.endpoint.local else "name another with --endpoint"
             describe(f"{about}{sentence(failure)}; {start}")
         else:

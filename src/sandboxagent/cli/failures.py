@@ -111,7 +111,7 @@ def document(failure: Failure) -> Object:
         case ServerProblem():
             return told | {"type": failure.slug, "data": failure.fields}
         case ConnectionLost():
-            return told | {"type": "connection-lost"}
+            return told | {"type": failure.slug}
         case RequestError():
             return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
         case ClientError() | ValueError():

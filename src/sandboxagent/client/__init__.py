@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RequestError,
         ServerProblem,
         StartFailed,
+        TlsFailed,
     )
     from sandboxagent.client.files import (
         ArchiveFormat,
@@ -162,6 +163,7 @@ __all__ = [
     "Sessions",
     "StartFailed",
     "Stderr",
+    "TlsFailed",
     "Turn",
     "TurnEnded",
     "TurnItem",
@@ -186,7 +188,8 @@ _NAMES = {
     ),
     "client": "FleetNode SandboxAgent",
     "errors": (
-        "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError ServerProblem StartFailed"
+        "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError ServerProblem StartFailed "
+        "TlsFailed"
     ),
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
     "incoming": "LogEvent",

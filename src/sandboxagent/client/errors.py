@@ -6,6 +6,7 @@ SandboxAgentError           base of all errors, with `slug`, `message` and `fiel
     ├── ServerProblem       the server refuses the request, and says why
     │   └── ForeignAnswer   the response is not from sandbox-agent, but from a proxy for example
     ├── ConnectionLost      the server cannot be reached, or the connection broke and the outcome is unknown
+    │   └── TlsFailed       TLS failed: the server's certificate has expired, for example
     ├── StartFailed         a private server did not start
     ├── LocalFileFailed     a file of this machine cannot be read or written
     └── InvalidCall         the call itself is wrong: nothing was sent
@@ -87,6 +88,12 @@ class ConnectionLost(ClientError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self.args, {"outcome_unknown": self.outcome_unknown, "fields": self.fields}
+
+
+class TlsFailed(ConnectionLost):
+    """TLS to the server failed, so nothing was sent. The message says why, such as a certificate that has expired."""
+
+    slug, title = "tls-failed", "TLS Failed"
 
 
 class StartFailed(ClientError):

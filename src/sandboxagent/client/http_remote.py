@@ -9,8 +9,9 @@ import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-from sandboxagent.client.errors import ConnectionLost
+from sandboxagent.client.errors import ConnectionLost, TlsFailed
 from sandboxagent.client.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, MAX_IDLE, Request, Response, reason_of
+from sandboxagent.core.tls import find_tls_problem
 
 if "httpx" in sys.modules:
     import httpx
@@ -68,6 +69,9 @@ class RemoteHttpClient:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            problem = find_tls_problem(error)
+            if problem is not None:
+                raise TlsFailed(f"{self._url} {problem.cause}: {problem.advice}") from error
             raise ConnectionLost(f"no server answers at {self._url} ({reason_of(error)})") from error
         except httpx.ReadTimeout as error:
             raise ConnectionLost(

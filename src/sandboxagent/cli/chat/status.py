@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from rich.cells import cell_len
 
@@ -11,6 +11,7 @@ from sandboxagent.cli.chat.blocks import Span, cut, plain
 from sandboxagent.cli.chat.render import Showing
 from sandboxagent.cli.chat.screen import Screen
 from sandboxagent.cli.output import describe_duration
+from sandboxagent.core.tasks import Tasks
 
 TICK_INTERVAL = 1.0
 """Seconds between two drawings of the line."""
@@ -72,13 +73,12 @@ class StatusLine:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Draw the line every second, for the time of the block."""
-        ticking = asyncio.create_task(self._tick())
+        ticking = Tasks()
+        ticking.run(self._tick(), "status line")
         try:
             yield
         finally:
-            ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticking
+            await ticking.close()
 
     async def _tick(self) -> None:
         while True:

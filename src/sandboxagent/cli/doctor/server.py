@@ -18,6 +18,7 @@ from sandboxagent.core.data_directory import find_lock_owner
 from sandboxagent.core.discovery import USUAL_SERVER, Found, find_server, is_named, read_server_record
 from sandboxagent.core.settings import OPTIONS
 from sandboxagent.core.settings.options import ENDPOINT_VARIABLE, PREFIX
+from sandboxagent.core.tls import TlsProblem, find_tls_problem
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.protocol.json_bounds import read_answer
 
@@ -41,8 +42,9 @@ class ServerHealth(Struct, rename="camel"):
 class CallResult:
     """The outcome of a call to a server."""
 
-    kind: Literal["ours", "refused", "misdirected", "other", "silent", "none"]
+    kind: Literal["ours", "refused", "misdirected", "other", "silent", "tls", "none"]
     health: ServerHealth | None = None
+    problem: TlsProblem | None = None
 
 
 def server(subject: DoctorSubject) -> list[Finding]:
@@ -99,8 +101,9 @@ def _ask(target: Found) -> CallResult:
                 if answer.health is None or client.get("/v1/agents/mock").status_code != HTTPStatus.UNAUTHORIZED
                 else _REFUSED
             )
-    except (httpx.ConnectError, httpx.ConnectTimeout):
-        return CallResult("none")
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        problem = find_tls_problem(error)
+        return CallResult("none") if problem is None else CallResult("tls", problem=problem)
     except httpx.TimeoutException:
         return CallResult("silent")
     except httpx.HTTPError:
@@ -141,6 +144,10 @@ def _describe_answer(subject: DoctorSubject, target: Found, answer: CallResult, 
         case "silent":
             sentence = f"{_who(target)} takes connections at {url}, but did not answer within {ANSWER_TIMEOUT:g} s"
             return [_problem(sentence, "Read its log, then stop it and start it again.")]
+        case "tls":
+            assert answer.problem is not None
+            advice = answer.problem.advice
+            return [_problem(f"{url} {answer.problem.cause}", f"{advice[0].upper()}{advice[1:]}.")]
         case "none" if not target.local:
             advice = f"Check the address ({ENDPOINT_VARIABLE} or --endpoint) and the network."
             return [_problem(f"no server can be reached at {url}", advice)]
