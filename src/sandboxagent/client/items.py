@@ -1,4 +1,4 @@
-"""Read the parts of a view from envelopes: tool calls, requests, terminals, settings. Pure.
+"""Read the parts of a view from envelopes: tool calls, requests, terminals, settings.
 
 Agents may have written anything. A member of another type than expected counts as absent.
 """

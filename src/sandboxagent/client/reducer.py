@@ -1,4 +1,4 @@
-"""Make the view of a session from the events of its log. Pure.
+"""Make the view of a session from the events of its log.
 
 A view is everything that a reducer knows, so it can continue from any view: `SessionReducer(view)` and the events after
 it give the same as one reducer over all events. Agents may write anything: an unknown update becomes a notice, and

@@ -1,4 +1,4 @@
-"""Follow the commands in terminals of the server and of agents, while a view is made. Pure."""
+"""Follow the commands in terminals of the server and of agents, while a view is made."""
 
 from collections.abc import Mapping
 

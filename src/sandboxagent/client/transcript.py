@@ -1,4 +1,4 @@
-"""Find, add and change turns and their items while a view is made. Pure.
+"""Find, add and change turns and their items while a view is made.
 
 Nothing that was given out changes. A turn that has changed since is given out as a new value, and its pieces of text
 are joined only then. So a long text costs what its pieces cost.
