@@ -39,7 +39,9 @@ def test_list_and_get_print_what_the_server_answers(place: Place, server: Server
 
     assert "scripted" in [agent["id"] for agent in listed]
     assert {agent["id"] for agent in more} - {agent["id"] for agent in listed} == {"works", "dies"}
-    assert one == next(agent for agent in listed if agent["id"] == "mock")
+    same = next(agent for agent in listed if agent["id"] == "mock")
+    # The request for one agent begins to ask it what it offers.
+    assert one == {**same, "offers": "asking"}
 
 
 def test_a_flag_wins_over_the_variables(place: Place, server: Server, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ REQUIRED = {
     "capabilities": dict,
     "serverStatus": dict,
     "instructions": str,
+    "offers": str,
 }
 OPTIONAL = {
     "unsupportedReason": str,
@@ -33,6 +34,7 @@ OPTIONAL = {
     "models": dict,
     "modes": dict,
     "configOptions": list,
+    "offersError": str,
 }
 INSTALL = {"source": str, "nonRegistry": bool, "verified": bool, "artifacts": list}
 INSTALL_OPTIONAL = {

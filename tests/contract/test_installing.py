@@ -9,7 +9,7 @@ import pytest
 
 from sandboxagent.server.agents.install.registry_entries import current_platform
 from sandboxagent.server.agents.install.tools import bundled_node
-from tests.support.client import Client, run
+from tests.support.client import Client, Json, run
 from tests.support.package_index import AGENT, entry, packed
 from tests.support.problems import problem
 from tests.support.running import BOUND, Server
@@ -60,11 +60,40 @@ def test_an_agent_is_installed_verified_and_then_ready(shelf: Shelf) -> None:
             assert about["node"] == bundled_node().version
             assert found["capabilities"] == {"loadSession": False, "tiny": True}
             assert found["serverStatus"] == {"status": "stopped", "restartCount": 0}, "it was ended again"
-            assert found in (await client.http.get("/v1/agents")).json()["agents"]
+            await until(client, id, lambda view: view["offers"] != "asking")
+            assert await view(client, id) == await in_list(client, id)
         async with Client(shelf.server, id) as talking:
             assert await said(talking, "hello") == "hello"
 
     run(main())
+
+
+@pytest.mark.requirement("9.offers-in-the-background")
+def test_an_installed_agent_has_told_its_models_before_its_first_session(shelf: Shelf) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            await installed(client, id)
+            # A list asks no agent: the install did.
+            async with asyncio.timeout(BOUND):
+                while True:
+                    found = await in_list(client, id)
+                    if found["offers"] == "known":
+                        break
+                    await asyncio.sleep(0.02)
+            assert found["models"] == {"availableModels": [], "currentModelId": None}
+            sessions = (await client.http.get("/v1/sessions")).json()["sessions"]
+            assert [each for each in sessions if each["agent"] == id] == []
+
+    run(main())
+
+
+async def in_list(client: Client, id: str) -> Json:
+    """An agent as the list has it."""
+    (found,) = [each for each in (await client.http.get("/v1/agents")).json()["agents"] if each["id"] == id]
+    return found
 
 
 def is_file(path: str) -> bool:
@@ -99,6 +128,8 @@ def test_installed_agent_is_installed_again_on_request(shelf: Shelf) -> None:
         client = bare(shelf.server)
         async with client.http:
             first = await installed(client, id)
+            # While the agent is asked what it offers, its folder is in use.
+            await until(client, id, lambda view: view["offers"] != "asking")
             again = await installed(client, id, {"reinstall": True})
             assert (again["alreadyInstalled"], again["version"]) == (False, "1.0.0")
             assert again["artifacts"] != first["artifacts"]

@@ -193,7 +193,14 @@ export interface Agent {
   readonly features?: Features;
   /** The state of its shared process. */
   readonly serverStatus: ServerStatus;
-  /** Absent until it has had a session, or was asked: `get(agent, { models: true })`. */
+  /**
+   * Whether its models, modes and options are known. `asking`: the server asks it at this moment. `unknown`: it was not
+   * asked, or did not answer. `get(agent, { models: true })` waits for them.
+   */
+  readonly offers: "known" | "asking" | "unknown" | (string & {});
+  /** The reason why it did not tell them when the server asked. */
+  readonly offersError?: string;
+  /** As in its newest session, else as it answered the server. Absent unless `offers` is `known`. */
   readonly models?: Models;
   /** Like `models`. */
   readonly modes?: Modes;

@@ -231,15 +231,17 @@ class Agent(Struct, rename="camel", kw_only=True, frozen=True):
     """Features that may decide which agent you choose."""
     server_status: ServerStatus = ServerStatus()
     """State of the agent's shared process."""
+    offers: str = "unknown"
+    """Whether `models`, `modes` and `config_options` are known: `known`, `asking` (the server asks the agent at this
+    moment) or `unknown` (it was not asked, or did not answer). `get(agent, models=True)` waits for them."""
+    offers_error: str | None = None
+    """The reason why the agent did not tell its offers when the server asked."""
     models: Models | None = None
-    """The agent's models, as in its newest session. None before its first session, unless you call `get(agent,
-    models=True)`."""
+    """The agent's models, as in its newest session, else as it answered the server. None unless `offers` is `known`."""
     modes: Modes | None = None
-    """The agent's modes, as in its newest session. None before its first session, unless you call `get(agent,
-    models=True)`."""
+    """The agent's modes, as in its newest session, else as it answered the server. None unless `offers` is `known`."""
     config_options: list[Object] | None = None
-    """All options of the agent in the form of ACP, including its modes and models. None before its first session,
-    unless you call `get(agent, models=True)`."""
+    """All options of the agent in the form of ACP, including its modes and models. None unless `offers` is `known`."""
 
 
 class AgentHealth(Struct, rename="camel", kw_only=True, frozen=True):

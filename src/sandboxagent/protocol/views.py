@@ -268,15 +268,20 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
 
     server_status: ServerStatus
     """The state of the agent's shared process."""
+    offers: Literal["known", "asking", "unknown"]
+    """Whether `models`, `modes` and `configOptions` are known. `asking`: the server asks the agent for them at this
+    moment. `unknown`: the agent was not asked in this version, or did not answer."""
+    offers_error: str | UnsetType = UNSET
+    """The reason why the agent did not tell its offers when the server asked."""
     models: Object | UnsetType = UNSET
     """The models that the agent offers, as in its newest session, else as it answered when the server asked. Absent if
-    neither exists."""
+    `offers` is not `known`."""
     modes: Object | UnsetType = UNSET
     """The modes that the agent offers, as in its newest session, else as it answered when the server asked. Absent if
-    neither exists."""
+    `offers` is not `known`."""
     config_options: list[Object] | UnsetType = UNSET
     """All options of the agent, including those for mode and model, as in its newest session, else as it answered when
-    the server asked. Absent if neither exists."""
+    the server asked. Absent if `offers` is not `known`."""
 
 
 class StderrView(Struct):

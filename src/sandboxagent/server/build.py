@@ -147,7 +147,7 @@ def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[typ
         catalog, starter, as_installed, os.environ, offers_file, settings.request_timeout, pools.files
     )
     agent_views = AgentViews(hub.store.find_newest, offers, catalog, installer, supervisor, os.environ)
-    installs = AgentInstalls(catalog, installer)
+    installs = AgentInstalls(catalog, installer, offers.begin)
     loading = LoadSession(hub, dispatcher)
     ending = CloseSession(hub, dispatcher, turns)
     attached = AttachedFiles(roots.confined)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import AgentNotInstalled, OffersUnknown, ShuttingDown
@@ -39,6 +40,11 @@ class Trial(Workshop):
         return AgentCapabilities(
             self.catalog, self.starter, install_on_use, self.environ, self.kept, TIMEOUT, Pool("test", 2)
         )
+
+    def views(self) -> AgentViews:
+        """As a server without sessions has them."""
+        supervisor: Any = type("Idle", (), {"running": lambda *_: None, "status": lambda *_: STATUS})()
+        return AgentViews(lambda _: None, self.offers, self.catalog, self.installer, supervisor, self.environ)
 
     @property
     def agent(self) -> Agent:
@@ -177,15 +183,75 @@ def test_a_server_that_stops_ends_what_it_asks(tmp_path: Path) -> None:
 def test_views_have_it_when_it_was_asked_for_and_only_then(tmp_path: Path) -> None:
     async def main() -> None:
         async with Trial(tmp_path) as shop:
-            supervisor: Any = type("Idle", (), {"running": lambda *_: None, "status": lambda *_: STATUS})()
-            views = AgentViews(lambda _: None, shop.offers, shop.catalog, shop.installer, supervisor, shop.environ)
-            await views.all()
+            views = shop.views()
+            [unknown] = [each for each in (await views.all()).agents if each.id == "it"]
+            assert (unknown.offers, unknown.models, unknown.offers_error) == ("unknown", UNSET, UNSET)
             assert not shop.started()
             view = await views.view_with_models(shop.agent)
+            assert view.offers == "known"
             assert view.models == shop.offers.find(shop.agent).models()  # type: ignore[union-attr]
             assert view.capabilities["loadSession"] is True
             [same] = [each for each in (await views.all()).agents if each.id == "it"]
-            assert (same.models, same.modes) == (view.models, view.modes)
+            assert (same.offers, same.models, same.modes) == ("known", view.models, view.modes)
             assert len(shop.started()) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("9.offers-in-the-background")
+def test_the_view_of_one_agent_begins_to_ask_it_and_does_not_wait(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Trial(tmp_path) as shop:
+            views = shop.views()
+            assert [(await views.view(shop.agent)).offers for _ in range(2)] == ["asking", "asking"]
+            await shop.offers.ask(shop.agent)
+            view = await views.view(shop.agent)
+            assert (view.offers, view.models) == ("known", shop.offers.find(shop.agent).models())  # type: ignore[union-attr]
+            assert len(shop.started()) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("9.offers-in-the-background")
+def test_an_agent_that_did_not_tell_is_not_asked_again_unless_something_changes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Trial(tmp_path, "--lacks", "session/new", credentials=("IT_KEY",)) as shop:
+            views = shop.views()
+            assert (await views.view(shop.agent)).offers == "asking"
+            with pytest.raises(OffersUnknown) as failed:
+                await shop.offers.ask(shop.agent)
+            view = await views.view(shop.agent)
+            assert (view.offers, view.offers_error) == ("unknown", str(failed.value))
+            assert len(shop.started()) == 1
+
+            shop.environ["IT_KEY"] = "x"
+            assert (await views.view(shop.agent)).offers == "asking"
+            with pytest.raises(OffersUnknown):
+                await shop.offers.ask(shop.agent)
+            assert len(shop.started()) == 2
+
+    run(main())
+
+
+@pytest.mark.requirement("9.offers-in-the-background")
+def test_an_agent_that_is_not_installed_is_not_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Trial(tmp_path) as shop:
+            view = await shop.views().view(shop.catalog.agent("claude"))
+            assert (view.installed, view.offers) == (False, "unknown")
+            assert not shop.offers.busy
+
+    run(main())
+
+
+def test_after_its_end_no_agent_is_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Trial(tmp_path) as shop:
+            await shop.offers.close()
+            shop.offers.begin(shop.agent)
+            assert not shop.offers.busy
+            with pytest.raises(ShuttingDown):
+                await shop.offers.ask(shop.agent)
+            assert not shop.started()
 
     run(main())

@@ -1,13 +1,14 @@
 """Ask each version of an agent once for its offers, in a throw-away session, and keep the answer.
 
-Only `ask` starts a process, for a client that needs the offers. Everything else reads the kept answers.
+Only `ask` and `begin` start a process: `ask` for a client that waits for the offers, `begin` in the background, after
+an install and when a client asks about one agent. Everything else reads the kept answers.
 """
 
 import asyncio
 import logging
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -71,6 +72,13 @@ class Capabilities(Struct, rename="camel", frozen=True):
         return list_options(self.offers)
 
 
+class _Failure(Struct, frozen=True):
+    """The reason why one edition of an agent did not tell its offers."""
+
+    edition: list[str]
+    reason: str
+
+
 class AgentCapabilities:
     """The offers of all agents, in a file unless `path` is None."""
 
@@ -92,7 +100,9 @@ class AgentCapabilities:
         self._patience = patience
         self._pool = pool
         self._kept: dict[str, Capabilities] = {} if path is None else _read(path)
+        self._failures: dict[str, _Failure] = {}
         self._asking = Shared[str, Capabilities]()
+        self._closed = False
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     @property
@@ -105,6 +115,21 @@ class AgentCapabilities:
         kept = self._kept.get(agent.id)
         return kept if kept is not None and kept.edition == self._edition(agent) else None
 
+    def failure(self, agent: Agent) -> str | None:
+        """Return why this edition of an agent did not tell its offers; None when it did, or was not asked."""
+        failed = self._failures.get(agent.id)
+        return failed.reason if failed is not None and failed.edition == self._edition(agent) else None
+
+    def is_asking(self, agent: Agent) -> bool:
+        return agent.id in self._asking
+
+    def begin(self, agent: Agent) -> None:
+        """Ask an agent in the background, unless this edition has answered or failed before. Never raises."""
+        if self._closed or self.is_asking(agent) or self.find(agent) is not None or self.failure(agent) is not None:
+            return
+        with self._join(agent):
+            pass  # Nobody waits for it.
+
     async def ask(self, agent: Agent) -> Capabilities:
         """Return the answer of this edition of an agent, and ask it if needed. All callers share one process.
 
@@ -114,26 +139,41 @@ class AgentCapabilities:
         """
         if (kept := self.find(agent)) is not None:
             return kept
-        return await self._asking.get(agent.id, lambda: self._ask(agent), f"offers of {agent.id}")
+        if self._closed:
+            raise ShuttingDown
+        with self._join(agent) as task:
+            return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """End all processes that are being asked."""
+        """End all processes that are being asked, and ask no more."""
+        self._closed = True
         await self._asking.close()
+
+    def _join(self, agent: Agent) -> AbstractContextManager[asyncio.Task[Capabilities]]:
+        return self._asking.join(agent.id, lambda: self._ask(agent), f"offers of {agent.id}")
 
     async def _ask(self, agent: Agent) -> Capabilities:
         try:
             async with self._slots:
-                offer = await self._ask_in_directory(agent)
+                offer = await self._ask_edition(agent)
         except asyncio.CancelledError:
             raise ShuttingDown from None
+        self._failures.pop(agent.id, None)
         if len(msgspec.json.encode(offer)) <= MAX_KEPT_BYTES:
             self._kept[agent.id] = offer
             await self._pool.run(self._write, dict(self._kept))
         return offer
 
-    async def _ask_in_directory(self, agent: Agent) -> Capabilities:
+    async def _ask_edition(self, agent: Agent) -> Capabilities:
         # Read before the question: an install meanwhile makes another edition.
         edition = self._edition(agent)
+        try:
+            return await self._ask_in_directory(agent, edition)
+        except SandboxAgentError as error:
+            self._failures[agent.id] = _Failure(edition, str(error))
+            raise
+
+    async def _ask_in_directory(self, agent: Agent, edition: list[str]) -> Capabilities:
         directory = Path(await self._pool.run(lambda: tempfile.mkdtemp(prefix="sandbox-agent-offers-")))
         try:
             return await self._try_session(agent, edition, directory)

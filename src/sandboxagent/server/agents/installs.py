@@ -1,6 +1,7 @@
 """Install agents because a client asks, and read such a request."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -19,6 +20,8 @@ class AgentInstalls(Struct, frozen=True):
 
     catalog: Catalog
     installer: Installer
+    ask_offers: Callable[[Agent], None] | None = None
+    """Begins to ask an agent for its offers, once it is installed. None asks no agent."""
 
     async def install(self, name: str, asked: InstallRequest) -> InstallResult:
         """Install an agent. The install continues even if the caller stops waiting."""
@@ -33,7 +36,13 @@ class AgentInstalls(Struct, frozen=True):
         if not agent.installable:
             return await self.catalog.pool.run(self._describe_present, agent)
         wanted = Wanted(asked.agent_version, asked.agent_process_version)
-        return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
+        job, task = self.installer.begin(agent, wanted, reinstall=asked.reinstall)
+        task.add_done_callback(lambda done: self._after_install(agent, done))
+        return job, task
+
+    def _after_install(self, agent: Agent, done: "asyncio.Task[InstallOutcome]") -> None:
+        if self.ask_offers is not None and not done.cancelled() and done.exception() is None:
+            self.ask_offers(agent)
 
     async def wait_for_result(self, task: "asyncio.Task[InstallOutcome]") -> InstallResult:
         """Wait for the result of an install. Other callers may wait for it, too."""

@@ -33,6 +33,9 @@ class AskedOffers(Protocol):
     """The answers of agents that were asked for their offers."""
 
     def find(self, agent: Agent) -> Offered | None: ...
+    def failure(self, agent: Agent) -> str | None: ...
+    def is_asking(self, agent: Agent) -> bool: ...
+    def begin(self, agent: Agent) -> None: ...
     async def ask(self, agent: Agent) -> Offered: ...
 
 
@@ -68,7 +71,11 @@ class AgentViews(Struct, frozen=True):
         return await self.view(agent)
 
     async def view(self, agent: Agent) -> AgentView:
-        return self._complete(agent, await self.catalog.pool.run(read_facts, agent, self.catalog, self.environ))
+        """Return the view. If the agent's offers are not known, it is asked for them in the background."""
+        known = await self.catalog.pool.run(read_facts, agent, self.catalog, self.environ)
+        if known.installed and self.find_announced(agent) is None:
+            self.offers.begin(agent)
+        return self._complete(agent, known)
 
     def find_capabilities(self, agent: Agent) -> Object:
         """Return the capabilities that an agent has announced; empty if they are not known."""
@@ -91,6 +98,8 @@ class AgentViews(Struct, frozen=True):
         return AgentView(
             **structs.asdict(known),
             server_status=self._status(agent.id),
+            offers="known" if announced else "asking" if self.offers.is_asking(agent) else "unknown",
+            offers_error=UNSET if announced else self.offers.failure(agent) or UNSET,
             models=announced.models() if announced else UNSET,
             modes=announced.modes() if announced else UNSET,
             config_options=announced.config_options() if announced else UNSET,
