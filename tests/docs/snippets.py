@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.docs.pages import ROOT, name_of, pages
 
-LANGUAGES = {"ts": "typescript", "js": "javascript", "bash": "sh", "yml": "yaml"}
+LANGUAGES = {"ts": "typescript", "tsx": "typescript", "js": "javascript", "bash": "sh", "yml": "yaml"}
 """Other names of languages."""
 
 _FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL)

@@ -42,7 +42,7 @@ SKIPPED = {
     "docs/guides/python.md": 2,
     "docs/guides/terminal.md": 2,
     "docs/guides/troubleshooting.md": 1,
-    "docs/guides/typescript.md": 1,
+    "docs/guides/typescript.md": 2,
     "docs/inspector.md": 2,
     "docs/opencode.md": 3,
     "docs/quickstart.md": 3,

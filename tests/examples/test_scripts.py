@@ -165,8 +165,9 @@ def test_the_page_of_examples_lists_them_all_and_how_to_run_each() -> None:
     said = (EXAMPLES / "README.md").read_text()
     programs = [*EXAMPLES.glob("python/*.py"), *EXAMPLES.glob("python/*/app.py"), *EXAMPLES.glob("typescript/*.ts")]
 
-    assert len(programs) == 10
+    assert len(programs) == 11
     assert "](typescript/browser.html)" in said
+    assert "npm --prefix examples/typescript/react-chat start" in said
     for program in programs:
         name = program.relative_to(EXAMPLES).as_posix()
         runner = "python" if program.suffix == ".py" else "node"

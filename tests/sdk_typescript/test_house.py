@@ -5,7 +5,7 @@ import re
 from tests.sdk_typescript.node import SDK
 
 MAX_MODULE, WIDTH = 600, 120
-MODULES = {path.relative_to(SDK / "src").as_posix(): path.read_text() for path in sorted((SDK / "src").rglob("*.ts"))}
+MODULES = {path.relative_to(SDK / "src").as_posix(): path.read_text() for path in sorted((SDK / "src").rglob("*.ts*"))}
 TESTS = {path.relative_to(SDK).as_posix(): path.read_text() for path in sorted((SDK / "tests").rglob("*.ts"))}
 SCRIPTS = {path.name: path.read_text() for path in sorted((SDK / "scripts").glob("*.mjs"))}
 SOURCES = {**MODULES, **TESTS, **SCRIPTS}

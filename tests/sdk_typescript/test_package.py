@@ -43,7 +43,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extraction_filter = lambda member, path: member
         archive.extractall(modules)
     (modules / "package").rename(modules / "sandboxagent")
-    for name in ("@agentclientprotocol", "zod", "@types", "undici-types"):
+    for name in ("@agentclientprotocol", "zod", "@types", "csstype", "undici-types"):
         (modules / name).symlink_to(SDK / "node_modules" / name)
     (project / "package.json").write_text('{"type": "module"}')
     return project
@@ -53,7 +53,7 @@ def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path
     package = installed / "node_modules" / "sandboxagent"
     names = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
     sources = SDK / "src"
-    modules = {path.relative_to(sources).with_suffix("").as_posix() for path in sources.rglob("*.ts")}
+    modules = {path.relative_to(sources).with_suffix("").as_posix() for path in sources.rglob("*.ts*")}
 
     expected = {f"dist/{name}{end}" for name in modules for end in (".js", ".js.map", ".d.ts", ".d.ts.map")}
     assert names == expected | {"dist/browser.js", "package.json", "README.md", "LICENSE"}

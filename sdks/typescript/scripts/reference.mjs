@@ -12,6 +12,7 @@ import { fileURLToPath } from "node:url";
 import ts from "typescript";
 
 const INDEX = fileURLToPath(new URL("../dist/index.d.ts", import.meta.url));
+const REACT = fileURLToPath(new URL("../dist/react/index.d.ts", import.meta.url));
 const PAGE = fileURLToPath(new URL("../../../docs/reference/typescript.md", import.meta.url));
 
 /** Which modules stand together. */
@@ -24,6 +25,7 @@ const GROUPS = {
   "Agents and installs": ["agents"],
   Files: ["files", "bytes", "search", "watch"],
   Errors: ["errors"],
+  "React: `sandboxagent/react`": ["client-context", "hooks", "session-store", "messages", "diff", "request-cards"],
   "Under the surface": ["connection", "stream", "http", "socket", "log"],
 };
 
@@ -31,14 +33,14 @@ const HEAD = `<!-- Written by \`node sdks/typescript/scripts/reference.mjs\`; ch
 
 # TypeScript SDK
 
-All that the package \`sandboxagent\` exports. What is said of a server's answers holds for the moment of asking. Types
-such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and so is \`RequestError\`, with
-which a method of ACP that fails rejects.
+All that the package \`sandboxagent\` exports, and \`sandboxagent/react\`. What is said of a server's answers holds for
+the moment of asking. Types such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and
+so is \`RequestError\`, with which a method of ACP that fails rejects.
 
 [typescript-sdk]: https://github.com/agentclientprotocol/typescript-sdk
 `;
 
-const program = ts.createProgram([INDEX], {
+const program = ts.createProgram([INDEX, REACT], {
   module: ts.ModuleKind.NodeNext,
   target: ts.ScriptTarget.ES2022,
   lib: ["lib.es2023.d.ts", "lib.esnext.disposable.d.ts", "lib.dom.d.ts", "lib.dom.asynciterable.d.ts"],
@@ -54,10 +56,10 @@ function main() {
 }
 
 function pageText() {
-  const index = checker.getSymbolAtLocation(program.getSourceFile(INDEX));
+  const [index, react] = [INDEX, REACT].map((file) => checker.getSymbolAtLocation(program.getSourceFile(file)));
   const groups = new Map(Object.keys(GROUPS).map((title) => [title, []]));
   const upstream = [];
-  for (const symbol of checker.getExportsOfModule(index)) {
+  for (const symbol of [...checker.getExportsOfModule(index), ...checker.getExportsOfModule(react)]) {
     const target = symbol.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol;
     const [declaration] = target.declarations;
     const file = declaration.getSourceFile().fileName;

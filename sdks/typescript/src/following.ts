@@ -51,7 +51,7 @@ export class Following extends Iteration<SessionEvent> {
 
   /** @internal */
   constructor(connection: Connection, sessionId: string, reducer: SessionReducer) {
-    const progress = { reducer, isLive: false };
+    const progress: Progress = { reducer, isLive: false, watchers: new Set() };
     const [pieces, leave] = open(connection, sessionId, reducer.view.position);
     super(typed(pieces, progress, connection.asking.log), leave);
     this.#progress = progress;
@@ -60,6 +60,16 @@ export class Following extends Iteration<SessionEvent> {
   /** The session after the last event, and after what the log has had since without an event of its own. */
   get view(): SessionView {
     return this.#progress.reducer.view;
+  }
+
+  /**
+   * Calls back when the view has changed, also by what is no event of its own. Once for all that was read together.
+   *
+   * Only while the events are iterated over. Returns a function that ends it.
+   */
+  onView(callback: () => void): () => void {
+    this.#progress.watchers.add(callback);
+    return () => void this.#progress.watchers.delete(callback);
   }
 
   /** Whether the past is read: what comes now happens now. */
@@ -71,6 +81,7 @@ export class Following extends Iteration<SessionEvent> {
 interface Progress {
   readonly reducer: SessionReducer;
   isLive: boolean;
+  readonly watchers: Set<() => void>;
 }
 
 async function* typed(
@@ -89,6 +100,7 @@ async function* typed(
       if (typed) yield typed;
     }
     progress.isLive ||= isNewest;
+    for (const changed of progress.watchers) changed();
   }
 }
 
