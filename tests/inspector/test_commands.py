@@ -84,7 +84,11 @@ def test_question_mark_lists_the_keys_unless_it_is_written(tab: Tab, session: Se
 def test_a_session_is_renamed(tab: Tab, session: Session, choose: Callable[[Tab, str], None]) -> None:
     at_session(tab, session)
     choose(tab, "Rename session…")
-    tab.fill("Title", "Windows per key")
+    # Its field has the focus, with the old title selected.
+    tab.until("document.activeElement.matches('dialog input') && document.activeElement.value !== ''")
+    tab.until("document.activeElement.selectionEnd === document.activeElement.value.length")
+    assert tab.run("document.activeElement.selectionStart") == 0
+    tab.type("Windows per key")
     tab.press("Enter")
     tab.until("document.querySelector('h1').innerText === 'Windows per key'")
     tab.until("document.querySelector('[aria-label=Sessions]').innerText.includes('Windows per key')")

@@ -20,7 +20,11 @@ export function Dialog({ title, onClose, children, actions, wide = false }: Dial
   const name = useId();
   useEffect(() => {
     const shown = dialog.current;
-    if (shown && !shown.open) shown.showModal();
+    if (shown && !shown.open) {
+      shown.showModal();
+      // A field is what it is about; the browser would choose the button that closes it.
+      shown.querySelector<HTMLElement>("input, textarea, select")?.focus();
+    }
     return () => shown?.close();
   }, []);
   return (

@@ -276,7 +276,7 @@ function NewFolder({ onClose, onName }: { readonly onClose: () => void; readonly
         }}
       >
         <Field label="Name" error={wrong}>
-          {(given) => <Input {...given} autoFocus value={name} onChange={(event) => setName(event.target.value)} />}
+          {(given) => <Input {...given} value={name} onChange={(event) => setName(event.target.value)} />}
         </Field>
       </form>
     </Dialog>

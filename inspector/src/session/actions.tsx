@@ -126,7 +126,6 @@ function Rename({ session, onClose }: AskingProps & { readonly session: SessionI
           {(given) => (
             <Input
               {...given}
-              autoFocus
               maxLength={200}
               value={title}
               onFocus={(event) => event.target.select()}
