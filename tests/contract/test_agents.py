@@ -36,7 +36,7 @@ OPTIONAL = {
     "configOptions": list,
     "offersError": str,
 }
-INSTALL = {"source": str, "nonRegistry": bool, "verified": bool, "artifacts": list}
+INSTALL = {"source": str, "nonRegistry": bool, "expected": bool, "verified": bool, "artifacts": list}
 INSTALL_OPTIONAL = {
     "registrySlug": str,
     "package": str,
@@ -98,7 +98,11 @@ def test_every_agent_has_the_documented_shape(server: Server) -> None:
                 assert each["install"]["source"] in ("registry", "fallback", "bundled", "path")
                 assert each["serverStatus"]["status"] in ("stopped", "installing", "starting", "running", "error")
                 for artifact in each["install"]["artifacts"]:
-                    assert ARTIFACT <= artifact.keys() <= ARTIFACT | {"sha256", "integrity", "packageVersion"}
+                    assert (
+                        ARTIFACT
+                        <= artifact.keys()
+                        <= ARTIFACT | {"sha256", "integrity", "packageVersion", "versionInferred"}
+                    )
                     assert artifact["kind"] in ("agent_process", "native", "binary")
                 assert each["title"]
                 assert each["instructions"]
@@ -123,6 +127,7 @@ def test_where_an_agent_comes_from_is_said(server: Server) -> None:
             ), "by whether another test has had the registry read"
             assert (found["mock"]["installed"], found["mock"]["version"]) == (True, __version__)
             assert found["scripted"]["installed"] is True
+            assert [found[id]["install"]["expected"] for id in ("mock", "scripted", "claude")] == [False, False, True]
             claude = found["claude"]
             assert claude["installed"] is False
             assert claude["install"]["package"] in claude["instructions"]

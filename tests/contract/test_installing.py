@@ -55,6 +55,7 @@ def test_an_agent_is_installed_verified_and_then_ready(shelf: Shelf) -> None:
             assert (found["installed"], found["version"], found["path"]) == (True, "1.0.0", artifact["path"])
             about = found["install"]
             assert (about["source"], about["nonRegistry"], about["registrySlug"]) == ("registry", False, id)
+            assert (listed["install"]["expected"], about["expected"]) == (True, False)
             assert (about["package"], about["verified"], about["artifacts"]) == (f"{id}-package", True, [artifact])
             assert about["installedAt"] <= about["verifiedAt"]
             assert about["node"] == bundled_node().version

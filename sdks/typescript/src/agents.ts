@@ -27,6 +27,8 @@ export interface Artifact {
   readonly name: string;
   /** The version of the program; `null` if it is not known. */
   readonly version: string | null;
+  /** `version` is what the registry or another package says of the program, not what its own package says. */
+  readonly versionInferred?: boolean;
   /** The version of the package, if it is not that of the program. */
   readonly packageVersion?: string;
   /** Where it is. */
@@ -65,6 +67,8 @@ export interface InstallInfo {
   readonly source: "bundled" | "path" | "registry" | "fallback" | (string & {});
   /** It does not come from the ACP registry. */
   readonly nonRegistry: boolean;
+  /** Where it comes from is only expected, because it is not installed. An install may choose otherwise. */
+  readonly expected: boolean;
   /** It answered a handshake when it was installed, or runs now. */
   readonly verified: boolean;
   /** When it did. */
@@ -97,7 +101,7 @@ export interface Credential {
   readonly kind: "variable" | "file" | (string & {});
   /** The name of the variable, or the path. */
   readonly name: string;
-  /** Whether it is there. */
+  /** Whether it is there. Its value is not checked. */
   readonly found: boolean;
 }
 

@@ -35,7 +35,7 @@ EXAMPLES = """\
   sandbox-agent agents install claude
       install Claude Code before its first use
   sandbox-agent credentials check
-      see which agents can reach a model
+      see which credentials agents find
   sandbox-agent doctor
       find out why something does not work
 """

@@ -39,6 +39,8 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """Name of the package that has the program, or of the program."""
     version: str | None = None
     """Version of the program; None if it is unknown."""
+    version_inferred: bool = False
+    """Whether `version` is what the registry or another package says of the program, not what its own package says."""
     package_version: str | None = None
     """Version of the package, if it is not that of the program."""
     path: str | None = None
@@ -80,6 +82,9 @@ class InstallInfo(Struct, rename="camel", kw_only=True, frozen=True):
     or `fallback` (the version pinned in the server's manifest)."""
     non_registry: bool = False
     """Whether the agent does not come from the ACP registry."""
+    expected: bool = False
+    """Whether `source`, `non_registry`, `registry_slug` and `package` are only expected, because the agent is not
+    installed. An install may choose otherwise."""
     verified: bool = False
     """Whether the agent completed a handshake when it was installed, or is running."""
     verified_at: datetime | None = None
@@ -114,7 +119,7 @@ class Credential(Struct, rename="camel", kw_only=True, frozen=True):
     name: str
     """Name of the variable, or path of the file."""
     found: bool = False
-    """Whether the server's machine has this credential."""
+    """Whether the server's machine has this credential. Its value is not checked."""
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True, frozen=True):

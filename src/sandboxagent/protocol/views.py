@@ -134,6 +134,9 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """The name of the package that has the program, or of the program."""
     version: str | None
     """The version of the program; `null` if it is not known."""
+    version_inferred: bool | UnsetType = UNSET
+    """`true` if `version` is what the registry or another package says of the program; absent if the program's own
+    package says it."""
     package_version: str | UnsetType = UNSET
     """The version of the package, if it is not that of the program."""
     path: str | None
@@ -172,7 +175,7 @@ class Credential(Struct, frozen=True):
     name: str
     """The name of the variable, or the path of the file. Values are never shown."""
     found: bool
-    """Whether the variable is set, or the file exists."""
+    """Whether the variable is set, or the file exists. The server does not check that its value is valid."""
 
 
 class InstallFacts(Struct, rename="camel", kw_only=True):
@@ -184,8 +187,12 @@ class InstallFacts(Struct, rename="camel", kw_only=True):
     server."""
     non_registry: bool
     """Whether the program comes from a source other than the ACP registry."""
+    expected: bool
+    """Whether `source`, `nonRegistry`, `registrySlug` and `package` are only expected, because the agent is not
+    installed. An install reads the registry again, and may choose otherwise."""
     verified: bool
-    """Whether the agent has answered a handshake, at its install or in the process that is running."""
+    """Whether the agent has answered a handshake, at its install or in the process that is running. An agent that comes
+    with the server counts as verified."""
     artifacts: list[Artifact]
     """The programs of the agent."""
     registry_slug: str | UnsetType = UNSET
@@ -224,7 +231,8 @@ class AgentFacts(Struct, rename="camel", kw_only=True):
     installed: bool
     """Whether the agent could be started at this moment."""
     credentials_available: bool
-    """Whether at least one of `credentials` is there, or the agent needs none."""
+    """Whether at least one of `credentials` is found, or the agent needs none. The agent may reject it all the same,
+    because the server knows credentials by their names only."""
     credentials: list[Credential]
     """All variables and files that could let the agent reach a model. Empty if it needs none."""
     install: InstallFacts
@@ -245,7 +253,8 @@ class AgentFacts(Struct, rename="camel", kw_only=True):
     agent_info: Object | UnsetType = UNSET
     """The agent's description of itself in the handshake of its install."""
     features: Features | UnsetType = UNSET
-    """Facts that people and clients need before they choose the agent."""
+    """Facts that people and clients need before they choose the agent. They were tried with the versions that the
+    manifest pins; another version may differ."""
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True):

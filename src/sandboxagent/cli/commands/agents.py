@@ -186,7 +186,7 @@ def _run_uninstall(arguments: ParsedArguments) -> int:
 
 CHECK = """\
 Show which credentials exist: environment variables and files. Their values are never printed. An
-agent can reach a model if one of its credentials is found.
+agent needs one of its credentials to reach a model. One that is found may still be wrong or expired.
 
 If a server runs on the data directory, the command asks that server, because agents see its
 environment, not yours. To pass it a variable that you have set since: sandbox-agent daemon restart

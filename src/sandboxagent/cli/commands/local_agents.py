@@ -141,7 +141,9 @@ def _row(agent: AgentFacts) -> tuple[str, ...]:
 def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
     install = agent.install
     programs = [
-        f"{each.name} {each.version or ''}".strip() + "".join(f"\n  {name}: {value}" for name, value in _details(each))
+        f"{each.name} {each.version or ''}".strip()
+        + (" (inferred)" if each.version_inferred is True else "")
+        + "".join(f"\n  {name}: {value}" for name, value in _details(each))
         for each in install.artifacts
     ]
     known = [f"{'found    ' if each.found else 'not found'}  {each.kind} {each.name}" for each in agent.credentials]
@@ -152,7 +154,7 @@ def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
         ("supported", "yes" if agent.supported else f"no: {agent.unsupported_reason or NONE}"),
         ("installed", _row(agent)[1]),
         ("agent itself", agent.native_version or ""),
-        ("source", install.source),
+        ("source", f"{install.source}{' (expected)' if install.expected else ''}"),
         ("registry slug", install.registry_slug or ""),
         ("package", install.package or ""),
         ("note", install.note or ""),

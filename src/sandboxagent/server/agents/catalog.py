@@ -179,7 +179,7 @@ def write_instructions(agent: Agent) -> str:
     """Return a few lines for people: how to install the agent, its credentials, and its description."""
     steps = [_install_line(agent)]
     if agent.credentials or agent.credential_files:
-        steps.append(f"It reaches a model when {_describe_needs(agent)}.")
+        steps.append(f"To reach a model, it needs that {_describe_needs(agent)}. Their values are not checked.")
     if agent.description:
         steps.append(agent.description)
     return "\n".join(steps)
@@ -240,6 +240,7 @@ def _read_install(agent: Agent, catalog: Catalog, record: Record | None) -> Inst
     install = InstallFacts(
         source=source,
         non_registry=source != "registry",
+        expected=agent.installable and record is None,
         verified=record is not None or agent.source == "bundled",
         artifacts=catalog.artifacts(agent),
         registry_slug=agent.registry[0] if agent.registry else UNSET,

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from sandboxagent.protocol.errors import ChecksumMismatch, InstallFailed, SandboxAgentError
 from sandboxagent.server.agents.install.installer import InstallOutcome
@@ -82,6 +83,7 @@ def test_an_archive_is_fetched_unpacked_and_started(tmp_path: Path, index: Packa
             record = (await shop.install("boxed")).record
             assert (record.version, record.package, record.source) == ("3.0.0", None, "registry")
             assert record.artifacts[0].path == str(shop.folders("boxed")[0] / "archive/it/bin/tiny")
+            assert record.artifacts[0].version_inferred is True, "the registry says it of the archive"
             assert not list(shop.folders("boxed")[0].glob(".archive*")), "the archive itself is not kept"
 
     run(main())
@@ -132,7 +134,8 @@ def test_agent_behind_an_adapter_is_installed_beside_it_and_named_to_it(tmp_path
             found = brought.artifacts[1]
             program = shop.store.folder(brought) / "node_modules" / inside / "claude"
             assert (found.kind, found.name, found.path) == ("native", inside, str(program))
-            assert (found.version, found.package_version) == ("4.5.6", "1.0.0")
+            assert (found.version, found.version_inferred, found.package_version) == ("4.5.6", True, "1.0.0")
+            assert brought.artifacts[0].version_inferred is UNSET
             assert found.sha256 == sha256(program.read_bytes()).hexdigest()
             assert found.integrity == digest
             asked = (await shop.install("claude", "5.0.0", "9.0.0")).record

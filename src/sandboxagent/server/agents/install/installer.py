@@ -405,7 +405,9 @@ class Assembly(Struct, frozen=True):
         if not isinstance(version, str):
             return []
         found = await asyncio.to_thread(self._brought, "native", native.found_in or name, native.program, version)
-        unknown = Artifact(kind="native", name=name, version=version, path=None, source=self.plan.source)
+        unknown = Artifact(
+            kind="native", name=name, version=version, version_inferred=True, path=None, source=self.plan.source
+        )
         return [found or unknown]
 
     async def _binary(self) -> list[Artifact]:
@@ -431,6 +433,7 @@ class Assembly(Struct, frozen=True):
             kind=kind,
             name=name,
             version=version or found.version,
+            version_inferred=True if version else UNSET,
             package_version=found.version if version and found.version and found.version != version else UNSET,
             path=self._placed(found.program),
             source=self.plan.source,
@@ -464,6 +467,7 @@ class Assembly(Struct, frozen=True):
             kind=kind,
             name=package.name if package else program.name,
             version=version,
+            version_inferred=True if package is None else UNSET,
             path=self._placed(program),
             source=self.plan.source,
             sha256=sha256 or await asyncio.to_thread(_sha256, program),
