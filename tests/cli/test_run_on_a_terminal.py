@@ -28,6 +28,7 @@ COMMANDS = [
     {"name": "help", "description": "Of the agent"},
     {"name": "long", "description": "words " * 100},
 ]
+UP, DOWN = "\x1b[A", "\x1b[B"
 EARLY = [["update", {"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS}]]
 
 
@@ -173,7 +174,11 @@ def test_an_error_that_the_agent_tells_itself_is_not_told_twice(run: Talking) ->
 
 @pytest.mark.parametrize(
     ("keys", "option"),
-    [("A\r", "always"), ("r\r", "no"), ("1\r", "yes"), ("\x04", "no"), ("y\r", "yes"), ("no\r", "no")],
+    [
+        *[("A\r", "always"), ("r\r", "no"), ("1\r", "yes"), ("\x04", "no"), ("y\r", "yes"), ("no\r", "no")],
+        *[("a", "yes"), ("A", "always"), ("r", "no"), ("y", "yes"), ("n", "no"), ("2", "always")],
+        *[(f"{DOWN}\r", "yes"), (f"{DOWN}{DOWN}{DOWN}{DOWN}{DOWN}\r", "always"), (f"{UP}\r", "no")],
+    ],
 )
 def test_a_permission_is_given_by_a_key(run: Talking, keys: str, option: str) -> None:
     with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:
@@ -183,13 +188,70 @@ def test_a_permission_is_given_by_a_key(run: Talking, keys: str, option: str) ->
             "  $ make test",
             "  1 Yes (a)",
             "  2 Yes, always (A)",
-            "  3 No (r)",
+            "  3 No (r, or r and a reason)",
             "a/A/r?",
         ]
         terminal.type(keys)
 
         assert answer(terminal) == {"outcome": {"outcome": "selected", "optionId": option}}
         assert terminal.is_as_it_was
+
+
+def test_a_rejection_tells_the_agent_the_reason_that_is_typed_with_it(run: Talking) -> None:
+    steps = asks("session/request_permission", PERMISSION)
+    with run.on_terminal("run", "scripted", steps, columns=400) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type("r use unittest instead\r")
+        terminal.expect("a/A/r? r  No: use unittest instead")
+
+        told = answer(terminal)
+        assert told == {
+            "outcome": {"outcome": "selected", "optionId": "no"},
+            "_meta": {"sandboxagent.dev": {"reason": "use unittest instead"}},
+        }
+
+
+def test_an_allowed_request_takes_no_reason(run: Talking) -> None:
+    with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type("a because\r")
+        terminal.expect("choose one of a, A, r, 1, 2, 3, or it is rejected")
+        terminal.type("a")
+
+        assert answer(terminal) == {"outcome": {"outcome": "selected", "optionId": "yes"}}
+
+
+def test_the_chosen_option_is_marked(run: Talking) -> None:
+    with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type(f"{DOWN}{DOWN}")
+        terminal.expect("  1 Yes (a)\n❯ 2 Yes, always (A)\n  3 No (r, or r and a reason)\na/A/r?")
+        terminal.type("\r")
+
+        assert answer(terminal) == {"outcome": {"outcome": "selected", "optionId": "always"}}
+
+
+def test_one_key_answers_and_leaves_the_line_that_you_were_typing(run: Talking) -> None:
+    with run.on_terminal("run", "scripted") as terminal:
+        terminal.expect("❯")
+        terminal.type("for later")
+        terminal.expect("❯ for later")
+        session = run.sessions()[0]["sessionId"]
+        steps = asks("session/request_permission", PERMISSION)
+        with run.on_terminal("run", "scripted", steps, "--session", session) as other:
+            terminal.expect("a/A/r?")
+            terminal.type("A")
+            assert other.expect_end() == 0
+        terminal.expect("❯ for later")
+        # An Enter directly after the key would belong to the answer.
+        for _ in range(60):
+            terminal.type("\r")
+            if terminal.becomes_soon(lambda screen: "\nfor later\n" in screen, 1):
+                break
+        terminal.expect("\nfor later\n")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
 
 
 def test_who_does_not_choose_is_asked_again_and_has_then_rejected(run: Talking) -> None:
@@ -251,7 +313,7 @@ def test_a_question_is_answered_by_a_number_or_by_words(run: Talking) -> None:
     several = {"question": "Which ones?", "options": COLOURS, "multiSelect": True}
     free = {"question": "Why?", "options": [], "multiSelect": False}
 
-    with run.on_terminal("run", "scripted", questions(one, several, free, one)) as terminal:
+    with run.on_terminal("run", "scripted", questions(one, several, free, one, one, several)) as terminal:
         terminal.expect("answer:")
         assert terminal.screen.lines[:2] == ["? Color: Which one?", "  1 Red  Like a tomato"]
         terminal.type("9\r")
@@ -263,8 +325,12 @@ def test_a_question_is_answered_by_a_number_or_by_words(run: Talking) -> None:
         terminal.type("because of 1, and 2\r")
         terminal.expect("Which one?", 2)
         terminal.type("mauve\r")
+        terminal.expect("Which one?", 3)
+        terminal.type(f"{UP}\r")
+        terminal.expect("Which ones?", 2)
+        terminal.type(f"{DOWN} {DOWN} {DOWN} {UP} \r")
 
-        expected = [["green"], ["red", "blue"], ["because of 1, and 2"], ["mauve"]]
+        expected = [["green"], ["red", "blue"], ["because of 1, and 2"], ["mauve"], ["blue"], ["red", "blue"]]
         assert answer(terminal) == {"status": "answered", "answers": expected}
 
 
@@ -295,9 +361,9 @@ def test_a_form_is_filled_in_field_by_field(run: Talking) -> None:
         terminal.expect("from 1 to 9", 4)
         terminal.type("7\r")
         terminal.expect("A gift (y or n):")
-        terminal.type("y\r")
+        terminal.type("y")
         terminal.expect("Color (a number):")
-        terminal.type("2\r")
+        terminal.type(f"{UP}\r")
         terminal.expect("Note:")
         terminal.type("\r")
 
@@ -311,7 +377,7 @@ def test_an_address_is_shown_and_can_be_declined(run: Talking) -> None:
     with run.on_terminal("run", "scripted", asks("elicitation/create", facts)) as terminal:
         terminal.expect("done? y/n:")
         assert "https://example.com/login" in str(terminal.screen)
-        terminal.type("n\r")
+        terminal.type("n")
 
         assert answer(terminal) == {"action": "decline"}
 

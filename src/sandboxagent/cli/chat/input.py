@@ -8,8 +8,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
+from sandboxagent.cli.chat.blocks import plain
 from sandboxagent.cli.chat.input_history import InputHistory
-from sandboxagent.cli.chat.screen import Screen, width_of
+from sandboxagent.cli.chat.menu import Menu
+from sandboxagent.cli.chat.screen import Screen, is_unicode, paint, width_of
 
 if TYPE_CHECKING:
     from prompt_toolkit import Application
@@ -20,8 +22,10 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.layout import Container
 
-IGNORE_TIMEOUT = 0.7
-"""Seconds for which a question ignores keys if it appeared while the user was typing."""
+PAUSE_TIMEOUT = 0.7
+"""Seconds without a key after which a question takes the keys, if it appeared while the user was typing a line."""
+STRAY_ENTER_TIMEOUT = 1.0
+"""Seconds after an answer by one key in which an Enter belongs to that answer, and sends no line."""
 MAX_PASTE = 1 << 20
 """Maximum number of characters of a paste. The rest is dropped."""
 MAX_AHEAD = 1000
@@ -93,6 +97,15 @@ class Keyboard:
             raise EOFError
         return typed
 
+    async def answer(self, mark: str, menu: Menu) -> str:
+        """Return the typed or chosen answer to a question. Raises EOFError as `line` does."""
+        async with self.held():
+            assert self._prompt is not None
+            typed = await self._prompt.line(mark, standing=False, menu=menu)
+        if typed is None:
+            raise EOFError
+        return typed
+
     def set_busy(self, busy: bool) -> None:
         """Set whether a turn runs. During a turn, an empty input line is hidden."""
         if self._prompt is not None:
@@ -144,17 +157,25 @@ class _Prompt:
         """Lines that were typed into the input line; None for Ctrl-D."""
         self._answer: asyncio.Future[str | None] | None = None
         """The answer that a dialog waits for."""
+        self._menu = Menu()
+        self._chosen: int | None = None
+        """The option that the arrow keys have chosen."""
+        self._one_key: asyncio.TimerHandle | None = None
+        """Answers with the one key that was typed, unless another follows."""
         self._mark = self._question = ""
         self._in_dialog = self._busy = False
-        self._deaf_until = 0.0
+        self._pause: asyncio.TimerHandle | None = None
+        """Gives the keys to the question when the user pauses in typing a line."""
+        self._stray_enter_until = 0.0
         self._over = False
         self._standing = Buffer(
             multiline=True,
             completer=_completer(words),
             complete_while_typing=Condition(lambda: self._standing.text.startswith("/")),
             history=None if history is None else _open_history(history),
+            on_text_changed=lambda _: self._wait_for_pause() if self._pause is not None else None,
         )
-        self._reply = Buffer(multiline=True, read_only=Condition(self._is_deaf))
+        self._reply = Buffer(multiline=True, on_text_changed=lambda _: self._expect_more())
         self._app = self._application(keyboard)
         self._running: asyncio.Task[None] | None = None
 
@@ -183,7 +204,7 @@ class _Prompt:
             with suppress(asyncio.QueueFull):
                 self._lines.put_nowait(None)
 
-    async def line(self, mark: str, *, standing: bool) -> str | None:
+    async def line(self, mark: str, *, standing: bool, menu: Menu | None = None) -> str | None:
         """Return a typed line; None for the end of input."""
         if standing:
             self._mark = mark
@@ -195,12 +216,16 @@ class _Prompt:
         if self._over:
             return None
         self._question, self._answer = mark, asyncio.get_running_loop().create_future()
-        self._app.layout.focus(self._reply)
+        self._menu, self._chosen = menu or Menu(), None
+        if self._pause is None:
+            self._app.layout.focus(self._reply)
         self._app.invalidate()
         try:
             return await self._answer
         finally:
             self._answer = None
+            self._menu = Menu()
+            self._stop_one_key()
             self._reply.reset()
             self._app.layout.focus(self._standing)
             self._app.invalidate()
@@ -209,11 +234,28 @@ class _Prompt:
         self._in_dialog = True
         if self._standing.text:
             # The user is typing something else, and has not read the question yet.
-            self._deaf_until = asyncio.get_running_loop().time() + IGNORE_TIMEOUT
+            self._wait_for_pause()
 
     def end_dialog(self) -> None:
-        self._in_dialog, self._deaf_until = False, 0.0
+        self._in_dialog = False
+        self._stop_pause()
         self._app.invalidate()
+
+    def _wait_for_pause(self) -> None:
+        """Leave the keys to the line that the user is typing until no key comes for a while."""
+        self._stop_pause()
+        self._pause = asyncio.get_running_loop().call_later(PAUSE_TIMEOUT, self._paused)
+
+    def _paused(self) -> None:
+        self._pause = None
+        if self._answer is not None:
+            self._app.layout.focus(self._reply)
+        self._app.invalidate()
+
+    def _stop_pause(self) -> None:
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.cancel()
 
     def set_busy(self, busy: bool) -> None:
         self._busy = busy
@@ -242,8 +284,32 @@ class _Prompt:
 
     # Keys
 
-    def _is_deaf(self) -> bool:
-        return asyncio.get_running_loop().time() < self._deaf_until
+    def _expect_more(self) -> None:
+        """After a key that answers without Enter, wait whether more is typed."""
+        self._stop_one_key()
+        typed = self._reply.text
+        timeout = self._menu.timeout(typed)
+        if self._answer is not None and timeout is not None:
+            self._one_key = asyncio.get_running_loop().call_later(timeout, self._answer_with_key, typed)
+
+    def _stop_one_key(self) -> None:
+        timer, self._one_key = self._one_key, None
+        if timer is not None:
+            timer.cancel()
+
+    def _answer_with_key(self, typed: str) -> None:
+        self._stray_enter_until = asyncio.get_running_loop().time() + STRAY_ENTER_TIMEOUT
+        self._give(typed)
+
+    def _give(self, text: str) -> None:
+        """Answer the question, and show the answer."""
+        if self._answer is not None and not self._answer.done():
+            self._screen.type_line(self._question, self._menu.echo(text))
+            self._deliver(text)
+
+    def _choose(self, step: int) -> None:
+        self._chosen = self._menu.move(self._chosen, step)
+        self._app.invalidate()
 
     def _deliver(self, text: str | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -252,14 +318,16 @@ class _Prompt:
     def _enter(self, event: "KeyPressEvent") -> None:
         buffer = event.current_buffer
         text = buffer.text
-        if self._answer is not None:
-            if self._is_deaf() or self._answer.done():
-                return
-            self._screen.type_line(self._question, text)
-            self._deliver(text)
-        else:
-            with suppress(asyncio.QueueFull):
-                self._lines.put_nowait(text)
+        if buffer is self._reply:
+            chosen = "" if self._chosen is None else str(self._chosen + 1)
+            self._give(text or chosen)
+            buffer.reset()
+            return
+        stray, self._stray_enter_until = asyncio.get_running_loop().time() < self._stray_enter_until, 0.0
+        if stray:
+            return
+        with suppress(asyncio.QueueFull):
+            self._lines.put_nowait(text)
         buffer.reset(append_to_history=bool(text.strip()))
 
     def _end_of_input(self, event: "KeyPressEvent") -> None:
@@ -281,6 +349,17 @@ class _Prompt:
         def interrupt(event: "KeyPressEvent") -> None:
             signal.raise_signal(signal.SIGINT)
 
+        def up(event: "KeyPressEvent") -> None:
+            self._choose(-1)
+
+        def down(event: "KeyPressEvent") -> None:
+            self._choose(1)
+
+        def toggle(event: "KeyPressEvent") -> None:
+            if self._chosen is not None:
+                self._reply.text = self._menu.toggle(self._reply.text, self._chosen)
+                self._reply.cursor_position = len(self._reply.text)
+
         def suspend(event: "KeyPressEvent") -> None:
             event.app.suspend_to_background()
 
@@ -292,6 +371,11 @@ class _Prompt:
         is_empty = Condition(lambda: not get_app().current_buffer.text)
         keys.add("c-d", filter=is_empty)(self._end_of_input)
         keys.add(Keys.BracketedPaste)(_paste)
+        can_choose = Condition(lambda: bool(self._menu.rows) and get_app().current_buffer is self._reply)
+        keys.add("up", filter=can_choose)(up)
+        keys.add("down", filter=can_choose)(down)
+        can_toggle = Condition(lambda: self._menu.several and self._chosen is not None)
+        keys.add(" ", filter=can_choose & can_toggle)(toggle)
         return keys
 
     # Layout
@@ -319,21 +403,40 @@ class _Prompt:
         from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Window
 
         live = Window(FormattedTextControl(lambda: ANSI(self._screen.live)), wrap_lines=True, dont_extend_height=True)
-        asks = Condition(lambda: self._answer is not None and not self._answer.done())
+        # While the user types a line, the question waits: who sees its input line can answer it.
+        asks = Condition(lambda: self._answer is not None and not self._answer.done() and self._pause is None)
         stands = Condition(
-            lambda: self._answer is None and bool(self._mark) and (not self._busy or bool(self._standing.text))
+            lambda: (
+                (self._answer is None or self._pause is not None)
+                and bool(self._mark)
+                and (not self._busy or bool(self._standing.text))
+            )
         )
+        menu = Window(FormattedTextControl(lambda: ANSI(self._drawn_menu())), wrap_lines=True, dont_extend_height=True)
         offers = Window(FormattedTextControl(self._offered), dont_extend_height=True)
         is_apart = Condition(lambda: self._screen.is_after_words) & (asks | stands)
         return HSplit(
             [
                 ConditionalContainer(live, Condition(lambda: bool(self._screen.live))),
                 ConditionalContainer(Window(height=1), is_apart),
+                ConditionalContainer(menu, asks & Condition(lambda: bool(self._menu.rows))),
                 ConditionalContainer(_window(self._reply, lambda: self._question), asks),
                 ConditionalContainer(_window(self._standing, lambda: self._mark), stands),
                 ConditionalContainer(offers, stands & Condition(lambda: self._standing.complete_state is not None)),
             ]
         )
+
+    def _drawn_menu(self) -> str:
+        """Return the rows of the question's options, with a mark at the chosen one."""
+        stream = self._screen.stream
+        mark = "❯" if is_unicode(stream) else ">"
+        rows = (
+            f"{mark}{plain(row)[1:]}"
+            if index == self._chosen
+            else "".join(paint(text, style, stream) for text, style in row)
+            for index, row in enumerate([*self._menu.rows, *self._menu.below])
+        )
+        return "\n".join(rows)
 
     def _offered(self) -> "StyleAndTextTuples":
         """Return the commands to choose from, one per row, around the chosen one."""
@@ -422,7 +525,8 @@ class _PlainLines:
     async def end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._fd)
 
-    async def line(self, mark: str, *, standing: bool) -> str | None:
+    async def line(self, mark: str, *, standing: bool, menu: Menu | None = None) -> str | None:
+        """Return a typed line; None for the end of input. A menu is not drawn here, and every answer needs Enter."""
         if standing:
             self._mark = mark
         self._ask(mark)

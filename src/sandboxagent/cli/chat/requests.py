@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from sandboxagent.cli.chat.blocks import (
 )
 from sandboxagent.cli.chat.forms import FormField, Unfit, fields
 from sandboxagent.cli.chat.input import Keyboard
+from sandboxagent.cli.chat.menu import MAX_ROWS, Menu
 from sandboxagent.cli.chat.render import ASCII, Marks, Showing, call_key
 from sandboxagent.cli.chat.screen import Screen, is_unicode
 from sandboxagent.cli.chat.status import StatusLine
@@ -56,6 +57,9 @@ MAX_TRIES = 2
 """Number of times that a permission is asked. Without a choice, it is rejected."""
 _WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
 """Words that people also type. They allow or reject this request only, never more."""
+_YES_OR_NO = frozenset({"y", "n"})
+MAX_REASON = 4096
+"""Maximum number of characters of a reason, as the contract says."""
 _KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
 
 
@@ -99,12 +103,14 @@ class TerminalAsking:
             lines = describe_request(request, self._showing)
             self._show(request, lines)
             choices = _choices(request.options)
+            menu = self._offer(_option_rows(request.options), _permission_menu(choices))
             try:
                 for left in reversed(range(MAX_TRIES)):
-                    chosen = await self._choice(choices, lines)
+                    chosen = await self._choice(choices, menu, lines)
                     if chosen is not None:
+                        option, reason = chosen
                         self._showing.answered_here += 1
-                        return request.select(chosen.option_id)
+                        return request.select(option.option_id).because(reason)
                     if left:
                         self._say(f"choose one of {', '.join(_list_keys(choices))}, or it is rejected")
             except EOFError:
@@ -123,19 +129,25 @@ class TerminalAsking:
         few = rows if len(rows) <= MAX_LINES + 1 else rows[:MAX_LINES]
         more = len(rows) - len(few)
         rest = [[Span(f"  … {more} more lines; v shows all", "dim")]] if more else []
-        options = [
-            [Span(f"  {number} "), Span(one_line(option.name)), Span(f" ({key})" if key else "", "dim")]
-            for number, (key, option) in enumerate(_assign_keys(request.options), 1)
-        ]
-        self._tell([head, *few, *rest, *options], key=call_key(request.tool_call.tool_call_id))
+        self._tell([head, *few, *rest], key=call_key(request.tool_call.tool_call_id))
 
-    async def _choice(self, choices: "dict[str, PermissionOption]", lines: Sequence[Line]) -> PermissionOption | None:
+    def _offer(self, rows: Sequence[Line], menu: Menu) -> Menu:
+        """Return the menu with the options' rows. If the terminal cannot draw them there, print them as text."""
+        if self._screen.moves and 0 < len(rows) <= MAX_ROWS:
+            return replace(menu, rows=rows)
+        self._tell([*rows, *menu.below])
+        return menu
+
+    async def _choice(
+        self, choices: "dict[str, PermissionOption]", menu: Menu, lines: Sequence[Line]
+    ) -> tuple[PermissionOption, str | None] | None:
+        """Return the chosen option, and the reason that was typed with it; None for any other text."""
         offered = _list_keys(choices)
         mark = f"{'/'.join(key for key in offered if not key.isdecimal()) or '/'.join(offered)}? "
         while True:
-            typed = (await self._terminal.line(mark)).strip()
+            typed = (await self._terminal.answer(mark, menu)).strip()
             if typed != "v":
-                return choices.get(typed)
+                return _chosen_option(typed, choices)
             self._tell(lines or [[Span("  the agent gives no details", "dim")]])
 
     # Questions
@@ -173,9 +185,13 @@ class TerminalAsking:
             how = "numbers, such as 1,2" if question.multi_select else "a number"
             how += ", or a text of your own"
         asked = note(header + spoken(question.question), "bold", self._mark)
-        self._tell([*asked.lines, *options, [Span(f"  {how}; Ctrl-D rejects", "dim")]])
+        self._tell(asked.lines)
+        names = [option.label or option.id for option in question.options]
+        below = [[Span(f"  {how}; Ctrl-D rejects", "dim")]]
+        several = question.multi_select
+        menu = self._offer(options, Menu(below=below, several=several, echo=lambda typed: _echo(typed, names)))
         for _ in range(MAX_TRIES):
-            typed = (await self._terminal.line("answer: ")).strip()
+            typed = (await self._terminal.answer("answer: ", menu)).strip()
             ids = chosen(typed, [option.id for option in question.options], several=question.multi_select)
             if ids is None:
                 self._say(f"there are {len(question.options)} answers to choose from" if question.options else how)
@@ -203,7 +219,7 @@ class TerminalAsking:
     async def _address(self, request: ElicitationRequest) -> Answer:
         asked = note(spoken(request.message), "bold", self._mark)
         self._tell([*asked.lines, [Span("  "), Span(one_line(request.url or ""), "cyan")]])
-        typed = (await self._terminal.line("done? y/n: ")).strip().lower()
+        typed = (await self._terminal.answer("done? y/n: ", Menu(keys=_YES_OR_NO))).strip().lower()
         if typed not in ("y", "yes"):
             return self._declined(request)
         self._showing.answered_here += 1
@@ -225,8 +241,17 @@ class TerminalAsking:
         default = field.default if before is None else before
         self._tell(_about(field))
         mark = _mark(field, default)
+        names = [label for _, label in field.choices]
+        menu = self._offer(
+            [[Span(f"  {number} {one_line(name)}")] for number, name in enumerate(names, 1)],
+            Menu(
+                several=field.kind == "array",
+                keys=_YES_OR_NO if field.kind == "boolean" else frozenset(),
+                echo=lambda typed: _echo(typed, names),
+            ),
+        )
         while True:
-            typed = (await self._terminal.line(mark)).strip()
+            typed = (await self._terminal.answer(mark, menu)).strip()
             if not typed and default is not None:
                 return default
             try:
@@ -367,20 +392,67 @@ def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]
     return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)} | by_word
 
 
+def _option_rows(options: Sequence[PermissionOption]) -> list[Line]:
+    """Return one line for each option, with its number and its key."""
+    return [
+        [Span(f"  {number} "), Span(one_line(option.name)), Span(_key_hint(key, option), "dim")]
+        for number, (key, option) in enumerate(_assign_keys(options), 1)
+    ]
+
+
+def _key_hint(key: str, option: PermissionOption) -> str:
+    if not key:
+        return ""
+    return f" ({key}, or {key} and a reason)" if option.kind == "reject_once" else f" ({key})"
+
+
+def _permission_menu(choices: "dict[str, PermissionOption]") -> Menu:
+    """Return the keys that answer a permission request. A number answers if no other number begins with it."""
+    keys = {typed for typed in choices if len(typed) == 1} | {"v"}
+    keys -= {
+        typed
+        for typed in keys
+        if any(other != typed and other.isdecimal() and other.startswith(typed) for other in choices)
+    }
+    reasons = {typed for typed, option in choices.items() if option.kind.startswith("reject")}
+
+    def echo(typed: str) -> str:
+        chosen = _chosen_option(typed, choices)
+        if chosen is None:
+            return typed
+        option, reason = chosen
+        return f"{typed.partition(' ')[0]}  {join_facts([one_line(option.name), reason or ''], ': ')}"
+
+    return Menu(keys=frozenset(keys), reasons=frozenset(reasons), echo=echo)
+
+
+def _chosen_option(typed: str, choices: "dict[str, PermissionOption]") -> tuple[PermissionOption, str | None] | None:
+    """Return the option for a typed text, and the reason after it; None if no option fits. Only a no has a reason."""
+    word, _, reason = typed.partition(" ")
+    option = choices.get(word)
+    if option is None or (reason and not option.kind.startswith("reject")):
+        return None
+    return option, reason.strip()[:MAX_REASON] or None
+
+
+def _echo(typed: str, names: Sequence[str]) -> str:
+    """Return typed numbers with the names of their options."""
+    numbers = [part.strip() for part in typed.split(",")]
+    if not all(number.isdecimal() and 1 <= int(number) <= len(names) for number in numbers):
+        return typed
+    return f"{typed}  {', '.join(one_line(names[int(number) - 1]) for number in numbers)}"
+
+
 def _list_keys(choices: Iterable[str]) -> list[str]:
     """Return the keys and numbers among the texts that can be typed."""
     return [each for each in choices if not any(each in words for words in _WORDS.values())]
 
 
 def _about(field: FormField) -> list[Line]:
-    """Return the lines above a field: its title if that is long, its description and its choices."""
+    """Return the lines above a field: its title if that is long, and its description."""
     title = [] if _is_short(field) else [[Span(f"  {one_line(field.title)}", "bold")]]
     about = [[Span(f"  {line}", "dim")] for line in spoken(field.description).splitlines()]
-    return [
-        *title,
-        *about,
-        *([Span(f"  {number} {one_line(label)}")] for number, (_, label) in enumerate(field.choices, 1)),
-    ]
+    return [*title, *about]
 
 
 def _mark(field: FormField, default: object) -> str:

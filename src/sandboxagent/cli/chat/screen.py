@@ -310,7 +310,7 @@ class Screen:
         self._note(note, may_change=False)
 
     def status(self, text: str) -> None:
-        """Show what the program waits for, until the next text is written."""
+        """Show what the program waits for. Above an input line it stays, else until the next text is written."""
         if self._quiet or not self.moves or not self._notes.at_start:
             return
         self._status = text
@@ -389,7 +389,7 @@ class Screen:
     # Writing
 
     def _note(self, note: Note, *, may_change: bool) -> None:
-        self.clear_status()
+        self._uncover()
         if self._below is None:
             self._settle()
             self._put(self._notes, self._notes.note(note, in_place=True))
@@ -405,7 +405,7 @@ class Screen:
 
     def _speech(self, piece: Spoken) -> None:
         output = self._words if piece.who == "agent" else self._notes
-        self.clear_status()
+        self._uncover()
         if piece.new or self._speaker is None or self._speaker.who != piece.who:
             self._settle()
         if not output.moves:
@@ -460,7 +460,7 @@ class Screen:
 
     def _settle(self) -> None:
         """Write the text that could still have changed in its final form."""
-        self.clear_status()
+        self._uncover()
         pending, self._pending = self._pending, None
         if pending is not None:
             self._put(self._notes, self._notes.note(pending, in_place=False))
@@ -481,6 +481,11 @@ class Screen:
     def _fits(self, output: _Output) -> bool:
         """Whether the whole incomplete block is still on the screen."""
         return self._shown.count("\n") + len(self._shown) // width_of(output.stream) < height_of(output.stream) - 1
+
+    def _uncover(self) -> None:
+        """Remove what the program waits for from the row where text is written next."""
+        if self._below is None:
+            self.clear_status()
 
     def _put(self, output: _Output, text: str) -> None:
         if not text:
