@@ -23,7 +23,7 @@ FULL = {
     "seconds": 15,
     "rounds": 10,
     "events": 10_000,
-    "patience": 120,
+    "timeout": 120,
 }
 QUICK = {
     "chunks": 1_000,
@@ -33,9 +33,9 @@ QUICK = {
     "seconds": 4,
     "rounds": 3,
     "events": 1_000,
-    "patience": 20,
+    "timeout": 20,
 }
-"""Sizes of a full and of a quick run. `patience`: seconds for the peer's page to show the chunks."""
+"""Sizes of a full and of a quick run. `timeout`: seconds for the peer's page to show the chunks."""
 WRITER = (str(NODE), str(HERE / "clients" / "writer.mjs"))
 """An agent whose text is like that of real agents: words, paragraphs, lists, code."""
 

@@ -65,7 +65,7 @@ new text of its session. The column *bound* has its limit:
 
 - **{soon}**, a gateway is killed. Its clients see that at once, and go to another one, which has to read the
   connection. A node gives up a request after 1 s, and asks another gateway, too.
-- **{silent}**, a gateway is frozen or cut off. A client leaves a gateway that says nothing for {patience:.0f}
+- **{silent}**, a gateway is frozen or cut off. A client leaves a gateway that says nothing for {timeout:.0f}
   s. Between two texts the writer or a person waits for that, and a reader that comes to it just then waits once
   more. Then as above.
 - **{failover}**, a NATS server that leads nothing is killed. Its clients connect to
@@ -116,7 +116,7 @@ def _head(asked: argparse.Namespace) -> str:
         "minutes": asked.minutes,
         "readers": READERS,
         "seed": asked.seed,
-        "patience": TIMEOUT,
+        "timeout": TIMEOUT,
         "others": OTHERS,
         "large": LARGE,
     }

@@ -185,7 +185,7 @@ class World:
     async def _all_asked(self) -> None:
         """Wait until something is pending in every session, and let no person answer it yet."""
         self.gate.shut()
-        async with self._patience("no agent asks"):
+        async with self._timeout("no agent asks"):
             while not all(any(person.asked for person in people) for people in self.people.values()):  # noqa: ASYNC110 - of several tasks
                 await asyncio.sleep(0.02)
 
@@ -214,7 +214,7 @@ class World:
     async def _progress(self, writers: Sequence[Writer]) -> None:
         """Wait until more turns of each have come to an end, and one of them to a good one."""
         wanted = [(writer, writer.ended + TURNS, len(writer.finished)) for writer in writers]
-        async with self._patience("turns do not end"):
+        async with self._timeout("turns do not end"):
             while any(each.ended < ends or len(each.finished) == finished for each, ends, finished in wanted):  # noqa: ASYNC110 - of several tasks
                 await asyncio.sleep(0.02)
 
@@ -229,7 +229,7 @@ class World:
                             await asyncio.sleep(0.02)
 
     @asynccontextmanager
-    async def _patience(self, what: str) -> AsyncGenerator[None]:
+    async def _timeout(self, what: str) -> AsyncGenerator[None]:
         """Raises AssertionError that says what each part is doing, when a wait does not end."""
         try:
             async with asyncio.timeout(2 * BOUND):

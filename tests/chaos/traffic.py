@@ -81,7 +81,7 @@ class Reader:
         leaves_at = time.monotonic() + self.choice.random.uniform(0.5, 3)
         async with AsyncExitStack() as stack:
             with self.choice.step(gateway, "opening a stream"):
-                stream = await stack.enter_async_context(client.stream(patience=TIMEOUT, **headers))
+                stream = await stack.enter_async_context(client.stream(timeout=TIMEOUT, **headers))
             while (event := await self._hear(gateway, stream, leaves_at)) is not None:
                 self._take(event.id, event.data, f"stream of {client.server.url} {headers}")
 

@@ -124,7 +124,7 @@ def test_it_goes_on_when_the_server_was_started_again(tmp_path: Path) -> None:
 # --- a server that plays ----------------------------------------------------------------------------------------------
 
 
-def watching(*plays: bytes | Play, patience: float = BOUND) -> list[Change]:
+def watching(*plays: bytes | Play, timeout: float = BOUND) -> list[Change]:
     """What a watch gives when each connection is answered with the next of these."""
 
     async def main() -> list[Change]:
@@ -139,7 +139,7 @@ def watching(*plays: bytes | Play, patience: float = BOUND) -> list[Change]:
 
         async with Loopback({"/v1/fs/watch": play}) as loopback:
             api = Api(loopback.url(""))
-            watch = Watch(api, "/a", {"path": "/a"}, patience=patience)
+            watch = Watch(api, "/a", {"path": "/a"}, timeout=timeout)
             try:
                 return [change async for change in watch]
             finally:
@@ -181,7 +181,7 @@ def test_a_server_that_does_not_come_back_is_lost() -> None:
         writer.write(HEAD)
 
     with pytest.raises(ConnectionLost):
-        watching(vanish, *[b""] * 20, patience=0.3)
+        watching(vanish, *[b""] * 20, timeout=0.3)
 
 
 def test_a_problem_that_stays_is_raised() -> None:

@@ -214,10 +214,10 @@ class Client:
         return {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
 
     @asynccontextmanager
-    async def stream(self, *, patience: float = BOUND, **headers: str) -> AsyncGenerator[Stream]:
-        """An open stream; it is live when the block begins. `patience` is for a server that sends nothing at all."""
+    async def stream(self, *, timeout: float = BOUND, **headers: str) -> AsyncGenerator[Stream]:
+        """An open stream; it is live when the block begins. `timeout` is for a server that sends nothing at all."""
         request = self.headers(Accept="text/event-stream", **headers)
-        async with self.http.stream("GET", "/v1/rpc", headers=request, timeout=httpx.Timeout(patience)) as response:
+        async with self.http.stream("GET", "/v1/rpc", headers=request, timeout=httpx.Timeout(timeout)) as response:
             assert response.status_code == 200, (await response.aread()).decode()
             yield Stream(response)
 

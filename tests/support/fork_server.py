@@ -147,9 +147,9 @@ class Forkery:
     def listen(self, timeout: float | None) -> int | None:
         """Take in what it says; the id of a process that it has started, if that was it."""
         # A thread that waits lets others have their turn, and may take in what they wait for.
-        patience = _SLICE if timeout is None else min(timeout, _SLICE)
+        wait = _SLICE if timeout is None else min(timeout, _SLICE)
         with self._lock:
-            if not select.select([self._socket], [], [], patience)[0]:
+            if not select.select([self._socket], [], [], wait)[0]:
                 return None
             message = json.loads(self._socket.recv(_LONGEST))
             if "started" in message:

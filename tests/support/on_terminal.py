@@ -119,8 +119,8 @@ class OnTerminal:
         """Whether the terminal has the modes that it had before."""
         return termios.tcgetattr(self._theirs) == self.modes
 
-    def _read(self, patience: float) -> bool:
-        if not select.select([self._ours], [], [], patience)[0]:
+    def _read(self, timeout: float) -> bool:
+        if not select.select([self._ours], [], [], timeout)[0]:
             return False
         try:
             data = os.read(self._ours, 65536)

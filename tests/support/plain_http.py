@@ -38,21 +38,21 @@ class _Connection(asyncio.Protocol):
         self._waiting = 0
         self.transport.write(request)
 
-    async def head(self, patience: float | None) -> None:
+    async def head(self, timeout: float | None) -> None:
         """Wait for the head of the response; what precedes it with 1xx is passed over."""
         while self.status < 200:
             if self.is_lost:
                 raise self._error or httpx.RemoteProtocolError("Server disconnected without sending a response.")
-            await self._more(patience)
+            await self._more(timeout)
 
-    async def body(self, patience: float | None) -> bytes:
+    async def body(self, timeout: float | None) -> bytes:
         """The next part of the body; empty at its end."""
         while not self._body and not self._is_complete:
             if self.is_lost and (self._error or self._has_an_end()):
                 raise self._error or httpx.RemoteProtocolError("peer closed connection without sending a complete body")
             if self.is_lost:
                 return b""
-            await self._more(patience)
+            await self._more(timeout)
         if not self._body:
             return b""
         part = self._body.popleft()
@@ -72,10 +72,10 @@ class _Connection(asyncio.Protocol):
     def _has_an_end(self) -> bool:
         return any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
 
-    async def _more(self, patience: float | None) -> None:
+    async def _more(self, timeout: float | None) -> None:
         self._news = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._news
         except TimeoutError:
             raise httpx.ReadTimeout("nothing came") from None
@@ -137,12 +137,12 @@ class _Connection(asyncio.Protocol):
 
 
 class _Body(httpx.AsyncByteStream):
-    def __init__(self, owner: "PlainHttp", connection: _Connection, place: tuple[str, int], patience: float | None):
-        self._owner, self._connection, self._place, self._patience = owner, connection, place, patience
+    def __init__(self, owner: "PlainHttp", connection: _Connection, place: tuple[str, int], timeout: float | None):
+        self._owner, self._connection, self._place, self._timeout = owner, connection, place, timeout
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        while part := await self._connection.body(self._patience):
+        while part := await self._connection.body(self._timeout):
             yield part
 
     async def aclose(self) -> None:
@@ -194,14 +194,14 @@ class PlainHttp(httpx.AsyncBaseTransport):
         else:
             self._end(connection)
 
-    async def _connection(self, place: tuple[str, int], patience: float | None) -> _Connection:
+    async def _connection(self, place: tuple[str, int], timeout: float | None) -> _Connection:
         while self._idle[place]:
             connection = self._idle[place].pop()
             if not connection.is_lost:
                 return connection
             self._open.discard(connection)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(_Connection, *place)
         except TimeoutError:
             raise httpx.ConnectTimeout("the server does not take the connection") from None

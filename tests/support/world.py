@@ -153,7 +153,7 @@ class World:
         session: str = "s",
         tail_bytes: int = 32 << 20,
         is_directory: Callable[[str], bool] = os.path.isdir,
-        disk_patience: float = BOUND,
+        disk_timeout: float = BOUND,
         limits: HubLimits | None = None,
     ) -> None:
         self.now = 1000.0
@@ -179,7 +179,7 @@ class World:
         self.listing = SessionListing(self.hub)
         supervisor: Any = SimpleNamespace(running=self._running, process=self._process)
         catalog: Any = SimpleNamespace(agent=lambda _: self.manifest, launch=lambda _: object())
-        self.dispatcher = Dispatcher(self.hub, supervisor, catalog, 120, pool, is_directory, disk_patience)
+        self.dispatcher = Dispatcher(self.hub, supervisor, catalog, 120, pool, is_directory, disk_timeout)
         settings, loading = SessionSettings(self.hub, self.dispatcher), LoadSession(self.hub, self.dispatcher)
         ending = CloseSession(self.hub, self.dispatcher, self.turns)
         attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)

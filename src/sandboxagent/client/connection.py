@@ -41,12 +41,12 @@ Tap = Callable[[str, Object, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """The settings of a client's connection. `patience` and `silence` are in seconds, `buffer` is in bytes."""
+    """The settings of a client's connection. `timeout` and `silence` are in seconds, `buffer` is in bytes."""
 
     agent: str | None
     name: str | None
     user: str | None
-    patience: float
+    timeout: float
     buffer: int
     silence: float
     websocket: bool
@@ -114,7 +114,7 @@ class ClientConnection:
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat a read over HTTP, which is safe to repeat, until the server answers, and return its result."""
-        return await retry(call, self._settings.patience)
+        return await retry(call, self._settings.timeout)
 
     async def notify(self, method: str, params: Object | None = None) -> None:
         """Send a notification. Raises the errors of `request`."""
@@ -258,7 +258,7 @@ class ClientConnection:
             raise InvalidCall("no agent is named: give one to connect() or start(), or begin with a session")
         hooks = Hooks(self._received, self._lost, self._missed, self.asking.answered, self._sent)
         settings = self._settings
-        transport = Transport(self._api, hooks, settings.patience, settings.silence, websocket=settings.websocket)
+        transport = Transport(self._api, hooks, settings.timeout, settings.silence, websocket=settings.websocket)
         meta: Object = (
             {"agent": agent} if self._settings.user is None else {"agent": agent, "user": self._settings.user}
         )

@@ -86,14 +86,14 @@ class EmbeddedServer:
         await asyncio.wait([self._watch.exited])
         return self._watch.how()
 
-    async def close(self, patience: float = STOP_TIMEOUT) -> None:
+    async def close(self, timeout: float = STOP_TIMEOUT) -> None:
         """Stop the server, and wait until it has ended. If the caller is cancelled, the server still ends.
 
-        Closing its stdin is enough for a server. After `patience` seconds it is ended by signals.
+        Closing its stdin is enough for a server. After `timeout` seconds it is ended by signals.
         """
         if self._ending is None:
             self._watch.expected = True
-            self._ending = asyncio.create_task(_end(self._transport, self._watch, patience))
+            self._ending = asyncio.create_task(_end(self._transport, self._watch, timeout))
         await asyncio.shield(self._ending)
 
     async def __aenter__(self) -> "EmbeddedServer":
@@ -185,7 +185,7 @@ async def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> tupl
         raise StartFailed(f"{command[0] or 'Python'} cannot be started: {reason}") from error
 
 
-async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, patience: float) -> None:
+async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, timeout: float) -> None:
     """End the server by the end of its stdin, then SIGTERM, then SIGKILL, and close its pipes.
 
     If the caller is cancelled, SIGKILL follows at once.
@@ -194,10 +194,10 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, patience: 
         stdin = transport.get_pipe_transport(0)
         if stdin is not None:
             stdin.close()
-        if not await _within(patience, watch.exited):
+        if not await _within(timeout, watch.exited):
             with suppress(ProcessLookupError):
                 transport.terminate()
-            await _within(min(patience, TERM_TIMEOUT), watch.exited)
+            await _within(min(timeout, TERM_TIMEOUT), watch.exited)
     finally:
         if not watch.exited.done():
             with suppress(ProcessLookupError):

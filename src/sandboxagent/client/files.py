@@ -142,7 +142,7 @@ class Watch(AsyncIterator[Change]):
     an `overflow` follows. The iteration ends when the watched path is gone.
     """
 
-    def __init__(self, api: Api, path: str, params: Params, *, patience: float = RECONNECT_TIMEOUT) -> None:
+    def __init__(self, api: Api, path: str, params: Params, *, timeout: float = RECONNECT_TIMEOUT) -> None:
         self.path = path
         """The watched path."""
         self.ended: str | None = None
@@ -150,7 +150,7 @@ class Watch(AsyncIterator[Change]):
         directories). None while the watch runs."""
         self._api = api
         self._params = params
-        self._patience = patience
+        self._timeout = timeout
         self._changes = self._run()
 
     async def __aenter__(self) -> "Watch":
@@ -187,7 +187,7 @@ class Watch(AsyncIterator[Change]):
             if self.ended is not None:
                 return
             lost_at = clock() if lost_at is None else lost_at
-            if clock() - lost_at > self._patience:
+            if clock() - lost_at > self._timeout:
                 raise failure
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not return all at once
             pause = min(2 * pause, MAX_RETRY_INTERVAL)

@@ -73,18 +73,18 @@ class Transport:
     """A client's connection to the server, which is opened again whenever the server forgets it."""
 
     def __init__(
-        self, api: Api, hooks: Hooks, patience: float, silence: float = SILENCE_TIMEOUT, *, websocket: bool = False
+        self, api: Api, hooks: Hooks, timeout: float, silence: float = SILENCE_TIMEOUT, *, websocket: bool = False
     ) -> None:
         self._api = api
         self._hooks = hooks
-        self._patience = patience
+        self._timeout = timeout
         self._silence = silence
         self._wants_socket = websocket
         """Whether to try to open a WebSocket."""
         self._upgrades = False
         """Whether a WebSocket was open before."""
         self._socket: ClientSocket | None = None
-        self._outbox = Outbox(patience)
+        self._outbox = Outbox(timeout)
         self._wanted = asyncio.Event()
         """Set when a request waits for a WebSocket."""
         self._expected = Expected()
@@ -106,7 +106,7 @@ class Transport:
         """Set while a stream is open."""
         self._posting = asyncio.Lock()
         """Held while an envelope whose order matters is sent by POST."""
-        self.stream_order = StreamOrder(min(HOLD_TIMEOUT, patience))
+        self.stream_order = StreamOrder(min(HOLD_TIMEOUT, timeout))
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why the server is gone for good."""
@@ -343,7 +343,7 @@ class Transport:
             # Only time without a reachable server counts, because a request may have waited for hours.
             if self._was_reached(lost, clock() - tried_at):
                 failing_since = clock()
-            if self._failure or self._closed or clock() - failing_since > self._patience:
+            if self._failure or self._closed or clock() - failing_since > self._timeout:
                 raise self._failure or lost
             await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, MAX_RETRY_INTERVAL)
@@ -357,8 +357,8 @@ class Transport:
 
         Some proxies cut every request that waits for a while.
         """
-        in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING_TIMEOUT, self._patience / 2)
-        return in_passing or lasted > self._patience
+        in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING_TIMEOUT, self._timeout / 2)
+        return in_passing or lasted > self._timeout
 
     def _usable(self, outgoing: Outgoing) -> str:
         """Return the id of the connection. Raises ConnectionLost if there is none, or the envelope needs another."""
@@ -413,7 +413,7 @@ class Transport:
     async def _open(self, generation: int) -> Response:
         """Open a connection, the first one or a replacement."""
         # A replacement is opened without retries here, because its caller retries and limits the time.
-        response = await retry(self._introduce, self._patience if generation == 0 else 0)
+        response = await retry(self._introduce, self._timeout if generation == 0 else 0)
         id = response.headers.get(names.CONNECTION_ID)
         if id is None:
             raise self._api.foreign(response, response.content)
@@ -465,7 +465,7 @@ class Transport:
             away = 0.0 if self._was_there else clock() - there_at
             if self._was_there:
                 self._was_there, there_at = False, clock()
-            if away > self._patience:
+            if away > self._timeout:
                 self._expected.fail(ConnectionLost(f"{self._api.url} cannot be reached", outcome_unknown=True))
             if generation == self.generation:
                 self._hooks.interrupted(failure, away)

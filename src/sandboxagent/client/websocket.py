@@ -260,8 +260,8 @@ class Expected:
 class Outbox:
     """The envelopes for a WebSocket that have no answer yet."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._entries: dict[Outgoing, asyncio.Future[None]] = {}
         """Envelopes, each with a future that ends the wait without an answer: with a failure, or with None to use
         POST."""
@@ -326,7 +326,7 @@ class Outbox:
     def _wait(self, outgoing: Outgoing) -> None:
         if outgoing not in self._timers:
             loop = asyncio.get_running_loop()
-            self._timers[outgoing] = loop.call_later(self._patience, self._give_up, outgoing)
+            self._timers[outgoing] = loop.call_later(self._timeout, self._give_up, outgoing)
 
     def _give_up(self, outgoing: Outgoing) -> None:
         lost = ConnectionLost("the server cannot be reached", outcome_unknown=bool(outgoing.sent_on))

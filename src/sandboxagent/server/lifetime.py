@@ -95,9 +95,9 @@ class IdleTimer:
     `is_busy` returns whether the server is working at this moment.
     """
 
-    def __init__(self, is_busy: Callable[[], bool], patience: float) -> None:
+    def __init__(self, is_busy: Callable[[], bool], timeout: float) -> None:
         self._is_busy = is_busy
-        self._patience = patience
+        self._timeout = timeout
         self._idle = 0.0
         self._looked_at: float | None = None
 
@@ -106,9 +106,9 @@ class IdleTimer:
         step = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_TICK_INTERVAL)
         self._looked_at = now
         self._idle = 0.0 if self._is_busy() else self._idle + step
-        return self._idle >= self._patience
+        return self._idle >= self._timeout
 
     async def wait(self) -> None:
         """Return when the server has been idle for long enough."""
         while not self.tick(time.monotonic()):  # noqa: ASYNC110 - it is a clock
-            await asyncio.sleep(min(TICK_INTERVAL, self._patience))
+            await asyncio.sleep(min(TICK_INTERVAL, self._timeout))

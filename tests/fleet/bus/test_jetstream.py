@@ -35,10 +35,10 @@ class Forgetful:
     bus: NatsBus
     forgotten: set[str] = field(default_factory=set[str])
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
         if self._forgets(subject):
             raise Unreachable(subject)
-        return await self.bus.ask(subject, body, headers, patience)
+        return await self.bus.ask(subject, body, headers, timeout)
 
     async def publish(
         self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
@@ -93,12 +93,12 @@ class Silent(Forgetful):
 
     deaf: bool = False
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
         if subject in self.forgotten or not subject.startswith("$KV."):
-            return await self.bus.ask(subject, body, headers, patience)
+            return await self.bus.ask(subject, body, headers, timeout)
         self.forgotten.add(subject)
         if not self.deaf:
-            await self.bus.ask(subject, body, headers, patience)
+            await self.bus.ask(subject, body, headers, timeout)
         raise Unreachable(subject)
 
 
@@ -124,8 +124,8 @@ def test_a_write_to_a_table_whose_answer_is_lost_happens_once(
 class Unheard(Forgetful):
     """A connection that loses the first answer to each reader that is made or changed; the servers have done it."""
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
-        answer = await self.bus.ask(subject, body, headers, patience)
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
+        answer = await self.bus.ask(subject, body, headers, timeout)
         if ".CONSUMER.CREATE." not in subject:
             return answer
         asked = str(json.loads(body)["config"]["filter_subjects"])
@@ -169,7 +169,7 @@ class Leaderless:
     """A reader was wanted, and not made."""
     take: Callable[[NatsMessage], Awaitable[None]] | None = None
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
         answer: dict[str, object] = {}
         if ".STREAM.INFO." in subject:
             answer = {"state": {"first_seq": 1, "last_seq": 9}}
@@ -270,17 +270,17 @@ class Placing(Leaderless):
     deleted: list[str] = field(default_factory=list[str])
     inboxes: int = 0
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
         if ".CONSUMER.CREATE." in subject:
             self.asked.append((subject.rpartition(".")[2], self.now))
             if self.dead:
                 self.dead -= 1
-                self.now += patience
+                self.now += timeout
                 if self.delivers:
                     assert self.take is not None
                     await self.take(NatsMessage("a", "$JS.ACK.EV.c.1.7.1.0.1", {}, b""))
                 raise Unreachable(subject)
-        return await super().ask(subject, body, headers, patience)
+        return await super().ask(subject, body, headers, timeout)
 
     async def publish(
         self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
@@ -395,7 +395,7 @@ class Pending:
     """Inboxes to which no page has come yet."""
     inboxes: int = 0
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
         raise Unreachable(subject)
 
     async def publish(

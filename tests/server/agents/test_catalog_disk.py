@@ -46,14 +46,14 @@ HEALTHY: Any = type("Healthy", (), {"failure": None, "publisher": None, "damage"
 def test_a_disk_that_hangs_at_the_catalog_does_not_hold_up_health(tmp_path: Path) -> None:
     async def main() -> None:
         catalog, store = hang(Workshop(tmp_path))
-        health = HealthCheck(HEALTHY, InstalledAgents(catalog, patience=0.01), IDLE, lambda: ())
+        health = HealthCheck(HEALTHY, InstalledAgents(catalog, timeout=0.01), IDLE, lambda: ())
         before = threading.active_count()
         views = [await health.view() for _ in range(3)]
         assert [each.agent for each in views[0].agents] == [agent.id for agent in catalog.manifest.agents]
         assert not any(agent.installed for view in views for agent in view.agents)
         assert threading.active_count() == before + 1
         store.go.set()
-        health = HealthCheck(HEALTHY, InstalledAgents(catalog, patience=BOUND), IDLE, lambda: ())
+        health = HealthCheck(HEALTHY, InstalledAgents(catalog, timeout=BOUND), IDLE, lambda: ())
         assert {each.agent: each.installed for each in (await health.view()).agents}["mock"]
 
     run(main())

@@ -226,7 +226,7 @@ def test_link_is_attached_by_the_name_it_was_given(files: AttachedFiles, tmp_pat
 
 def test_reading_ends_when_it_takes_too_long_or_the_server_stops(tmp_path: Path) -> None:
     (tmp_path / "picture").write_bytes(png())
-    slow, closed = AttachedFiles(patience=-1.0), AttachedFiles()
+    slow, closed = AttachedFiles(timeout=-1.0), AttachedFiles()
     closed.close()
 
     for files in (slow, closed):

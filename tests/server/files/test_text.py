@@ -174,7 +174,7 @@ def test_a_huge_file_does_not_enter_memory(workspace: Workspace) -> None:
 
 
 def test_a_file_that_is_too_large_is_not_read_to_find_that_out(tmp_path: Path) -> None:
-    hasty = Workspace(tmp_path, patience=-1.0)
+    hasty = Workspace(tmp_path, timeout=-1.0)
     with (tmp_path / "large").open("wb") as file:
         file.truncate(1 << 40)
     for line in (None, 0, 1):
@@ -221,4 +221,4 @@ def test_a_search_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     with (tmp_path / "endless").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(FileFailed, match=r"takes longer than 0\.05 s"):
-        Workspace(tmp_path, patience=0.05).read("endless", 2)
+        Workspace(tmp_path, timeout=0.05).read("endless", 2)

@@ -53,11 +53,11 @@ def one(wait: Wait, *, anonymous: bool = True) -> tuple[Pretended, Clock]:
 @pytest.mark.requirement("3.slow-request-408", "3.idle-socket")
 @pytest.mark.parametrize("anonymous", [True, False], ids=["without a token", "with a token"])
 @pytest.mark.parametrize(
-    ("wait", "patience"), [(Wait.REQUEST, 75), (Wait.HEAD, 30), (Wait.BODY, 60), (Wait.CLOSING, 75)]
+    ("wait", "timeout"), [(Wait.REQUEST, 75), (Wait.HEAD, 30), (Wait.BODY, 60), (Wait.CLOSING, 75)]
 )
-def test_a_socket_that_keeps_the_server_waiting_is_given_up(wait: Wait, patience: float, anonymous: bool) -> None:
+def test_a_socket_that_keeps_the_server_waiting_is_given_up(wait: Wait, timeout: float, anonymous: bool) -> None:
     socket, clock = one(wait, anonymous=anonymous)
-    clock.run(patience - 2)
+    clock.run(timeout - 2)
     assert not socket.timed_out
     clock.run(4)
     assert wait in socket.timed_out

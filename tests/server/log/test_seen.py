@@ -105,7 +105,7 @@ def test_a_disk_that_hangs_at_a_key_does_not_hold_the_event_loop() -> None:
 def test_a_disk_that_hangs_at_a_key_for_too_long_is_an_error() -> None:
     async def main() -> None:
         database = HangingDatabase()
-        log = Log(database, Limits(), look_up_patience=0.01)
+        log = Log(database, Limits(), look_up_timeout=0.01)
         database.go.clear()
         with pytest.raises(LogUnavailable, match="slow"):
             await log.outcome("s", "key")

@@ -62,7 +62,7 @@ def test_a_database_that_stalls_keeps_the_event_loop_for_a_moment_once() -> None
 
         worker.submit(stall, note, MOMENT)
         assert outcomes == [], "it goes on without it"
-        # Behind it nothing is waited for, whatever the patience: the test would fail by its own bound.
+        # Behind it nothing is waited for, whatever the timeout: the test would fail by its own bound.
         worker.submit(lambda _: "later", note, LONG)
         assert outcomes == []
         go.set()
@@ -85,7 +85,7 @@ def test_work_that_was_too_slow_is_not_waited_for_until_some_was_quick() -> None
         again = asyncio.Event()
         release = threading.Event()
         worker.submit(lambda _: release.wait(BOUND), lambda _: again.set(), LONG)
-        # With patience for it, this line would not be reached before the bound.
+        # With a timeout for it, this line would not be reached before the bound.
         release.set()
         await again.wait()
 

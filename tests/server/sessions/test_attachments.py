@@ -257,7 +257,7 @@ def test_file_that_is_attached_twice_is_refused(attachments: Attachments, tmp_pa
 def test_file_that_takes_too_long_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
 
-    error = refused(Attachments(AttachedFiles(patience=-1.0), LIMITS, POOL), [{"path": "a"}], tmp_path)
+    error = refused(Attachments(AttachedFiles(timeout=-1.0), LIMITS, POOL), [{"path": "a"}], tmp_path)
 
     assert isinstance(error, FileFailed)
     assert error.fields == {"index": 0, "path": "a", "errno": "ETIMEDOUT"}

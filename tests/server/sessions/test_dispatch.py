@@ -326,7 +326,7 @@ def test_a_disk_that_hangs_at_a_cwd_does_not_hold_the_event_loop(method: str) ->
 def test_a_disk_that_hangs_at_a_cwd_for_too_long_is_an_error_that_says_so() -> None:
     async def main() -> None:
         disk = HangingDisk()
-        async with world(is_directory=disk.is_directory, disk_patience=0.01) as own:
+        async with world(is_directory=disk.is_directory, disk_timeout=0.01) as own:
             answer = await own.request("session/new", {"cwd": "/srv", "mcpServers": []})
             assert "does not answer" in error_of(answer)["message"]
             disk.answers.set()

@@ -43,13 +43,11 @@ class World:
     """A session of an agent whose answers are remembered."""
 
     def __init__(
-        self, rules: list[Json], resolve: Callable[[str], str] = str, patience: float = 5, steps: int = STEPS
+        self, rules: list[Json], resolve: Callable[[str], str] = str, timeout: float = 5, steps: int = STEPS
     ) -> None:
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log)
-        self.policy_check = PolicyCheck(
-            self.hub, Policy(read_rules(rules, "server"), "/home", resolve, steps), patience
-        )
+        self.policy_check = PolicyCheck(self.hub, Policy(read_rules(rules, "server"), "/home", resolve, steps), timeout)
         self.running = fake_running()
         self.session: Session = self.hub.add_session(self.running, "s", "/srv", Raw(b"{}"))
         self.hub.move(self.session, Event.OPENED)
@@ -239,7 +237,7 @@ def test_a_command_of_a_person_is_judged_by_the_rules_of_server_and_session() ->
 def test_a_command_of_a_person_that_is_hard_to_judge_is_rejected() -> None:
     async def main() -> None:
         disk = Disk()
-        async with world({"path": "/srv/a", "action": "ask"}, resolve=disk.resolve, patience=0.01) as own:
+        async with world({"path": "/srv/a", "action": "ask"}, resolve=disk.resolve, timeout=0.01) as own:
             made = await own.policy_check.judge(own.session, "cat b")
             assert (made.action, made.rule) == ("reject", None)
             assert "longer than 0.01 seconds" in made.why
@@ -285,7 +283,7 @@ def test_a_disk_that_hangs_does_not_hold_the_event_loop() -> None:
 def test_what_takes_too_long_is_rejected_and_says_so() -> None:
     async def main() -> None:
         disk = Disk()
-        async with world(BY_PATH, resolve=disk.resolve, patience=0.01) as own:
+        async with world(BY_PATH, resolve=disk.resolve, timeout=0.01) as own:
             assert own.asks()
             assert await own.answer() == REJECTED
             disk.answers.set()

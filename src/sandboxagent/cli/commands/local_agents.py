@@ -83,8 +83,8 @@ async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, ask
     starter = open_starter(settings, children, catalog.environ)
     provision = InstallOnUse(catalog, open_installer(settings, children, catalog, starter), may_install=False)
     path = settings.data_dir / FILE
-    patience = settings.request_timeout
-    offers = AgentCapabilities(catalog, starter, provision, catalog.environ, path, patience, Pool("offers", 1))
+    timeout = settings.request_timeout
+    offers = AgentCapabilities(catalog, starter, provision, catalog.environ, path, timeout, Pool("offers", 1))
     try:
         return await offers.ask(agent) if asking else offers.find(agent)
     finally:

@@ -231,7 +231,7 @@ async def _listen(api: "Api", id: str, arguments: ParsedArguments, output: Pendi
     def receive(arrival: "Arrival") -> None:
         output.receive(arrival.line)
 
-    transport = Transport(api, Hooks(receive, interrupted=output.interrupt), patience=0)
+    transport = Transport(api, Hooks(receive, interrupted=output.interrupt), timeout=0)
     transport.adopt(id, after)
     return transport
 

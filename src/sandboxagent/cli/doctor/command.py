@@ -96,9 +96,9 @@ def examine(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[lis
 
 
 def side_by_side(
-    checks: Sequence["Check"], subject: "DoctorSubject", patience: float
+    checks: Sequence["Check"], subject: "DoctorSubject", timeout: float
 ) -> tuple[dict["Check", list["Finding"]], list["Check"]]:
-    """Run checks in threads. Return the findings of each, and the checks not finished within `patience` seconds."""
+    """Run checks in threads. Return the findings of each, and the checks not finished within `timeout` seconds."""
     told: dict[Check, list[Finding]] = {}
 
     def run(check: "Check") -> None:
@@ -110,7 +110,7 @@ def side_by_side(
     threads = {check: threading.Thread(target=run, args=(check,), daemon=True) for check in checks}
     for thread in threads.values():
         thread.start()
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     for thread in threads.values():
         thread.join(max(0.0, end - time.monotonic()))
     return told, [check for check in threads if check not in told]

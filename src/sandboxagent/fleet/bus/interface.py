@@ -181,7 +181,7 @@ StopHearing = Callable[[], Awaitable[None]]
 class Bus(Protocol):
     """A member's connection to all others."""
 
-    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
+    async def request(self, subject: str, body: bytes, timeout: float) -> bytes:
         """Send a request and return the answer.
 
         Raises:

@@ -376,7 +376,7 @@ class _Reader:
     def _behind_last(self) -> Json:
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": self._after + 1}
 
-    async def _place(self, policy: Json, patience: float) -> None:
+    async def _place(self, policy: Json, timeout: float) -> None:
         """Request one consumer, under a new name."""
         inbox = self._connection.new_inbox()
         name = inbox.rpartition(".")[2]
@@ -384,14 +384,14 @@ class _Reader:
         self._heard_at = self._loop.time()
         self._end = await self._connection.subscribe(inbox, self._deliver)
         self._consumer, self._made = name, self._config(policy) | {"name": name, "deliver_subject": inbox}
-        made = (await self._ask_for(name, self._made, patience)).check(self._stream)
+        made = (await self._ask_for(name, self._made, timeout)).check(self._stream)
         if not made.num_pending and not self._consumed:
             self.caught_up.set()
 
-    async def _ask_for(self, name: str, config: Json, patience: float, **how: str) -> ApiAnswer:
+    async def _ask_for(self, name: str, config: Json, timeout: float, **how: str) -> ApiAnswer:
         """Create or change a consumer."""
         asked: Json = {"stream_name": self._stream, "config": config, **how}
-        return await call_api(self._connection, f"CONSUMER.CREATE.{self._stream}.{name}", asked, patience)
+        return await call_api(self._connection, f"CONSUMER.CREATE.{self._stream}.{name}", asked, timeout)
 
     async def _drop(self) -> None:
         end, self._end = self._end, None
@@ -434,8 +434,8 @@ class _Reader:
 
     async def _watch(self) -> None:
         while True:
-            patience = self._heard_at + SILENCE_TIMEOUT - self._loop.time()
-            await asyncio.sleep(min(max(patience, 0.0), HEARTBEAT_INTERVAL) if self._consumer else HEARTBEAT_INTERVAL)
+            timeout = self._heard_at + SILENCE_TIMEOUT - self._loop.time()
+            await asyncio.sleep(min(max(timeout, 0.0), HEARTBEAT_INTERVAL) if self._consumer else HEARTBEAT_INTERVAL)
             if self._is_heard():
                 continue
             async with self._lock:

@@ -51,7 +51,7 @@ class NatsConnection(Protocol):
     """The operations of a connection to a NATS server that JetStream needs."""
 
     async def ask(
-        self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float
+        self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float
     ) -> NatsMessage: ...
     async def publish(
         self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
@@ -131,10 +131,10 @@ class ApiAnswer(Struct):
         raise BusRefused(text)
 
 
-async def call_api(connection: NatsConnection, call: str, body: Json, patience: float = ANSWER_TIMEOUT) -> ApiAnswer:
+async def call_api(connection: NatsConnection, call: str, body: Json, timeout: float = ANSWER_TIMEOUT) -> ApiAnswer:
     """Call JetStream's management API. Raises BusRefused if the servers have no JetStream."""
     try:
-        answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, patience)
+        answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, timeout)
     except Nowhere as error:
         raise BusRefused("the NATS servers have no JetStream for this account; turn it on") from error
     return msgspec.json.decode(answer.data, type=ApiAnswer)

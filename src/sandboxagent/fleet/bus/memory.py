@@ -72,7 +72,7 @@ class MemoryBus:
         self.cluster = cluster
         self._tasks = Tasks()
 
-    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
+    async def request(self, subject: str, body: bytes, timeout: float) -> bytes:
         self.check()
         serving = [(handler, server) for pattern, handler, server in self.cluster.served if matches(pattern, subject)]
         if not serving:
@@ -83,7 +83,7 @@ class MemoryBus:
             if not server.cut
         }
         waiting = set(asked)
-        ends_at = asyncio.get_running_loop().time() + patience
+        ends_at = asyncio.get_running_loop().time() + timeout
         while waiting:
             left = ends_at - asyncio.get_running_loop().time()
             done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +95,7 @@ class MemoryBus:
             if not done:
                 break
         if not asked:
-            await asyncio.sleep(patience)
+            await asyncio.sleep(timeout)
         raise Unreachable(subject)
 
     async def publish(self, subject: str, body: bytes, reply: str = "") -> None:

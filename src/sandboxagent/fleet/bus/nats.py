@@ -201,17 +201,17 @@ class NatsBus:
             found, needed = f"{version.major}.{version.minor}", ".".join(map(str, OLDEST))
             raise BusRefused(f"the NATS server is {found}; version {needed} or newer is needed")
 
-    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
-        return (await self.ask(subject, body, None, patience)).data
+    async def request(self, subject: str, body: bytes, timeout: float) -> bytes:
+        return (await self.ask(subject, body, None, timeout)).data
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, timeout: float) -> NatsMessage:
         """Send a request with headers, and return the whole answer."""
         if subject.lower() in self.denied:
             # The right may have been granted since. If not, the servers deny it again.
             self.denied = ""
         try:
             answer = await self._client.request(
-                subject, body, timeout=patience, headers=None if headers is None else dict(headers)
+                subject, body, timeout=timeout, headers=None if headers is None else dict(headers)
             )
             return _arrival(answer)
         except nats.errors.NoRespondersError as error:

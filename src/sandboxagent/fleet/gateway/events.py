@@ -46,10 +46,10 @@ class GatewayEvents:
         """Write a record about a connection for all gateways."""
         return self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None, unless)
 
-    async def all_kept(self, tag: str, patience: float) -> None:
-        """Wait until all earlier events of a connection are in the stream, for at most `patience` seconds."""
+    async def all_kept(self, tag: str, timeout: float) -> None:
+        """Wait until all earlier events of a connection are in the stream, for at most `timeout` seconds."""
         if waiting := self._waiting.get(tag):
-            await asyncio.wait([waiting[-1][3]], timeout=patience)
+            await asyncio.wait([waiting[-1][3]], timeout=timeout)
 
     async def purge(self, tag: str, source: str) -> None:
         """Delete the events and records of a connection from the stream. Raises BusError."""

@@ -109,7 +109,7 @@ class Presence:
         """Return whether a run answers at the moment."""
         return await self._probe(node, nonce, ANSWER_TIMEOUT) is True
 
-    async def _probe(self, node: str, nonce: str, patience: float) -> bool | None:
+    async def _probe(self, node: str, nonce: str, timeout: float) -> bool | None:
         """Return whether a run has received a probe; None if this is unknown."""
         id = secrets.token_urlsafe(16)
         back = subjects.flow_to_gateway(node, self._gateway, id)
@@ -126,7 +126,7 @@ class Presence:
             return None
         try:
             probe = msgspec.msgpack.encode(Probe(self._gateway, id))
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 await self._bus.publish(subjects.run_of_node(node, nonce), probe, back)
                 return await heard
         except (BusError, TimeoutError):

@@ -89,7 +89,7 @@ class AgentCapabilities:
         install_on_use: InstallOnUse,
         environ: Mapping[str, str],
         path: Path | None,
-        patience: float,
+        timeout: float,
         pool: Pool,
     ) -> None:
         self._catalog = catalog
@@ -97,7 +97,7 @@ class AgentCapabilities:
         self._install_on_use = install_on_use
         self._environ = environ
         self._path = path
-        self._patience = patience
+        self._timeout = timeout
         self._pool = pool
         self._kept: dict[str, Capabilities] = {} if path is None else _read(path)
         self._failures: dict[str, _Failure] = {}
@@ -186,7 +186,7 @@ class AgentCapabilities:
         running = await self._starter.start(agent, launch, {}, trial, lambda _running, _exit: None)
         try:
             params: Object = {"cwd": str(directory), "mcpServers": []}
-            answer = await trial.call(running, methods.NEW, params, self._patience)
+            answer = await trial.call(running, methods.NEW, params, self._timeout)
             if not answer.succeeded:
                 raise self._refusal(agent, answer)
             result = answer.result()
@@ -235,18 +235,18 @@ class _Probe:
         self._ids = count(1)
         self._waiting: dict[bytes, asyncio.Future[Envelope]] = {}
 
-    async def call(self, running: RunningAgent, method: str, params: Object, patience: float) -> Envelope:
+    async def call(self, running: RunningAgent, method: str, params: Object, timeout: float) -> Envelope:
         """Send a request, and return its answer. Raises OffersUnknown and AgentTimeout."""
         id = b'"offers-%d"' % next(self._ids)
         answered = self._waiting[id] = asyncio.get_running_loop().create_future()
         try:
             running.send(request(id, method, params))
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 return await answered
         except (AgentExited, AgentNotReading) as error:
             raise OffersUnknown(str(error), agent=self._agent) from error
         except TimeoutError:
-            reason = f"agent {self._agent} did not answer {method} in {patience:g} s"
+            reason = f"agent {self._agent} did not answer {method} in {timeout:g} s"
             raise AgentTimeout(reason, agent=self._agent) from None
         finally:
             del self._waiting[id]

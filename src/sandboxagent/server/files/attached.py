@@ -44,11 +44,11 @@ class Attached(Struct, frozen=True):
 
 
 class AttachedFiles:
-    """Inspects files beneath some directories, or anywhere. `patience` is the time limit for one file, in seconds."""
+    """Inspects files beneath some directories, or anywhere. `timeout` is the time limit for one file, in seconds."""
 
-    def __init__(self, confined: Confined | None = None, patience: float = 20.0) -> None:
+    def __init__(self, confined: Confined | None = None, timeout: float = 20.0) -> None:
         self._confined = confined or Confined(["/"])
-        self._patience = patience
+        self._timeout = timeout
         self._closed = False
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class AttachedFiles:
         except IsADirectoryError:
             return Attached(exact, shown, mime or DIRECTORY, directory=True)
         with file:
-            deadline = time.monotonic() + self._patience
+            deadline = time.monotonic() + self._timeout
             head = self._read(file, _HEAD_BYTES, deadline)
             image = image_type(head) if mime is None or mime.startswith("image/") else None
             if image is not None:

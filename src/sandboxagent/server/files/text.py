@@ -20,7 +20,7 @@ class TextFiles:
     """Reads and writes text for agents.
 
     `limit` is the maximum number of bytes that one read returns. A read examines at most `scan` bytes to find its line,
-    for at most `patience` seconds, because a file can be too large to be read in time. `within` confines a session's
+    for at most `timeout` seconds, because a file can be too large to be read in time. `within` confines a session's
     directories.
     """
 
@@ -28,14 +28,14 @@ class TextFiles:
         self,
         limit: int,
         scan: int = 256 << 20,
-        patience: float = 20.0,
+        timeout: float = 20.0,
         block: int = 256 * 1024,
         within: Callable[[Iterable[str]], Confined] = Confined,
     ) -> None:
         self._within = within
         self._limit = limit
         self._scan = scan
-        self._patience = patience
+        self._timeout = timeout
         self._block = block
         self._closed = False
 
@@ -67,11 +67,11 @@ class TextFiles:
             file.write(content.encode())
 
     def _blocks(self, file: FileIO, path: str) -> Iterator[bytes]:
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         while block := file.read(self._block):
             yield block
             if self._closed or time.monotonic() > deadline:
-                raise FileFailed(f"{path} takes longer than {self._patience:g} s to read; stopped", path=path)
+                raise FileFailed(f"{path} takes longer than {self._timeout:g} s to read; stopped", path=path)
 
     def _part(self, blocks: Iterator[bytes], path: str, skip: int, count: int | None) -> tuple[int, bytes]:
         """Return lines of a file, and the number of bytes before them."""

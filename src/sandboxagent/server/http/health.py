@@ -20,9 +20,9 @@ DISK_TIMEOUT = 0.25
 class InstalledAgents:
     """The ids of the agents, each with whether it is installed, by a disk that may hang."""
 
-    def __init__(self, catalog: Catalog, patience: float = DISK_TIMEOUT) -> None:
+    def __init__(self, catalog: Catalog, timeout: float = DISK_TIMEOUT) -> None:
         self._catalog = catalog
-        self._patience = patience
+        self._timeout = timeout
         self._known = [(agent.id, False) for agent in catalog.manifest.agents]
         self._reading: asyncio.Future[list[tuple[str, bool]]] | None = None
 
@@ -31,7 +31,7 @@ class InstalledAgents:
         if self._reading is None or self._reading.done():
             self._reading = self._catalog.pool.start(self._read)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 self._known = await asyncio.shield(self._reading)
         return self._known
 

@@ -174,7 +174,7 @@ class Sockets:
             wait = socket.waits_for()
             if wait is Wait.SERVER and socket not in self._anonymous:
                 socket.waited_since = self.clock
-            elif self.clock - socket.waited_since > self._patience(wait):
+            elif self.clock - socket.waited_since > self._timeout_of(wait):
                 socket.time_out(wait)
         self._abort_oldest(self.limits.anonymous)
         if self._surplus and self.clock - self._reported_at >= REPORT_INTERVAL:
@@ -187,7 +187,7 @@ class Sockets:
             await asyncio.sleep(TICK_INTERVAL)
             self.tick(time.monotonic())
 
-    def _patience(self, wait: Wait) -> float:
+    def _timeout_of(self, wait: Wait) -> float:
         match wait:
             case Wait.PONG:
                 return self.limits.pong_timeout

@@ -60,7 +60,7 @@ class Stream:
         "_handed",
         "_limits",
         "_newest",
-        "_patience",
+        "_pause_timer",
         "_paused",
         "_socket",
         "_source",
@@ -107,7 +107,7 @@ class Stream:
         self._paused: tuple[Callable[[], None], ...] = ()
         """Callbacks of paused producers. A tuple, as two fields below: empty lists would be a sixth of an idle stream's
         memory."""
-        self._patience: asyncio.TimerHandle
+        self._pause_timer: asyncio.TimerHandle
         self._comments: tuple[bytes, ...] = (encoding.opening,) if encoding.opening else ()
         self._handed = after
         """Last position handed to the socket."""
@@ -182,11 +182,11 @@ class Stream:
         if not self._cursor.is_live or self._cursor.queued < self._limits.buffer // 2:
             return False
         if not self._paused:
-            self._patience = asyncio.get_running_loop().call_later(READER_TIMEOUT, self._lose_patience)
+            self._pause_timer = asyncio.get_running_loop().call_later(READER_TIMEOUT, self._end_pause)
         self._paused = (*self._paused, resume)
         return True
 
-    def _lose_patience(self) -> None:
+    def _end_pause(self) -> None:
         self._cursor.fall_behind()
         self._resume_producers()
 
@@ -280,7 +280,7 @@ class Stream:
         """Resume the paused producers."""
         paused, self._paused = self._paused, ()
         if paused:
-            self._patience.cancel()
+            self._pause_timer.cancel()
         for resume in paused:
             resume()
 

@@ -84,7 +84,7 @@ class Log:
         damage: Damage | None = None,
         gather: float = GATHER_TIMEOUT,
         beginning: int = 0,
-        look_up_patience: float = LOOK_UP_TIMEOUT,
+        look_up_timeout: float = LOOK_UP_TIMEOUT,
     ) -> None:
         """Load the log's state from `database`, and start to write.
 
@@ -101,7 +101,7 @@ class Log:
         """Publisher that sends the log to a fleet, if the server has joined one."""
         self.limits = limits
         self._clock = clock
-        self._look_up_patience = look_up_patience
+        self._look_up_timeout = look_up_timeout
         given_out = database.load().reserved
         self.position = given_out or beginning
         self._reserved = self.position + RESERVE
@@ -303,7 +303,7 @@ class Log:
 
         self._writer.look_up(lambda database: database.outcome(scope, key), then)
         try:
-            async with asyncio.timeout(self._look_up_patience):
+            async with asyncio.timeout(self._look_up_timeout):
                 return await future
         except TimeoutError:
             raise LogUnavailable("the disk is slow; repeat the request") from None

@@ -25,14 +25,14 @@ CLOSE_TIMEOUT = 5.0
 class _Job(Generic[T]):
     """A piece of work for the thread, with its outcome and the callback that gets the outcome."""
 
-    __slots__ = ("_work", "done", "is_overdue", "is_settled", "outcome", "patience", "then", "took")
+    __slots__ = ("_work", "done", "is_overdue", "is_settled", "outcome", "then", "timeout", "took")
 
     def __init__(
-        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float, is_overdue: bool
+        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], timeout: float, is_overdue: bool
     ) -> None:
         self._work = work
         self.then = then
-        self.patience = patience
+        self.timeout = timeout
         self.outcome: T | Exception
         self.is_settled = False
         self.took = 0.0
@@ -77,20 +77,20 @@ class Worker:
         return self._is_closed
 
     def submit(
-        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float = 0.0
+        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], timeout: float = 0.0
     ) -> None:
         """Do some work on the thread, then call `then` on the event loop with the result or the exception.
 
-        With `patience`, the event loop may wait so many seconds for the work. If the work is done by then, `then` runs
+        With `timeout`, the event loop may wait so many seconds for the work. If the work is done by then, `then` runs
         before this method returns.
         """
-        waits = patience > 0 and self._is_quick and self._unsettled == 0
-        job = _Job(work, then, patience, not waits)
+        waits = timeout > 0 and self._is_quick and self._unsettled == 0
+        job = _Job(work, then, timeout, not waits)
         self._unsettled += 1
         self._jobs.put(job)  # pyright: ignore[reportArgumentType]
         if not waits:
             return
-        if not job.done.acquire(timeout=patience):
+        if not job.done.acquire(timeout=timeout):
             job.is_overdue = True
             # From here on the thread schedules the callback, unless the work was done just before.
             if not job.done.acquire(blocking=False):
@@ -102,8 +102,8 @@ class Worker:
         if not job.is_settled:
             job.is_settled = True
             self._unsettled -= 1
-            if job.patience:
-                self._is_quick = job.took <= job.patience
+            if job.timeout:
+                self._is_quick = job.took <= job.timeout
             job.then(job.outcome)
 
     def close(self) -> None:

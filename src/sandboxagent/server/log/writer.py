@@ -244,10 +244,10 @@ class Writer:
             # The end of the current transaction schedules the next write.
             return
         self._is_hurried = self._is_retrying = False
-        patience, self._is_awaited = (RECORD_TIMEOUT if self._is_awaited else 0), False
-        most = STORE_CHUNKS if patience else MAX_RECORD_CHUNKS
+        timeout, self._is_awaited = (RECORD_TIMEOUT if self._is_awaited else 0), False
+        most = STORE_CHUNKS if timeout else MAX_RECORD_CHUNKS
         if self._group and not (self._fits_journal(most) and self._keep()):
-            self._store_all(patience)
+            self._store_all(timeout)
         elif self._must_store or len(self._journaled.chunks) >= STORE_CHUNKS:
             self._store_journaled()
 
@@ -303,10 +303,10 @@ class Writer:
             self._prepare(journal, RECORD_TIMEOUT)
         return journal.is_ready
 
-    def _prepare(self, journal: Journal, patience: float) -> None:
+    def _prepare(self, journal: Journal, timeout: float) -> None:
         if not self._is_preparing:
             self._is_preparing = True
-            self._worker.submit(lambda _: journal.prepare(), self._on_prepared, patience)
+            self._worker.submit(lambda _: journal.prepare(), self._on_prepared, timeout)
 
     def _on_prepared(self, outcome: Exception | None) -> None:
         self._is_preparing = False
@@ -350,12 +350,12 @@ class Writer:
             self._must_store = bool(self._readers)
             self._submit(self._journaled, 0)
 
-    def _store_all(self, patience: float) -> None:
+    def _store_all(self, timeout: float) -> None:
         """Write the group to the database, with the journal's changes unless these make it large."""
         is_small = self._is_small()
         if self._is_storing or (self._journaled and not is_small):
             # The group is written next.
-            self._is_hurried, self._is_awaited = True, patience > 0
+            self._is_hurried, self._is_awaited = True, timeout > 0
             self._store_journaled()
             return
         self._written, self._group = self._group, Group()
@@ -369,14 +369,14 @@ class Writer:
         whole = Group()
         whole.merge(self._journaled)
         whole.merge(self._written)
-        self._submit(whole, patience if is_small and is_fit(whole) else 0)
+        self._submit(whole, timeout if is_small and is_fit(whole) else 0)
 
     def _is_small(self) -> bool:
         """Whether the group, together with the journal's changes, can be written in a moment."""
         chunks = [*self._journaled.chunks, *self._group.chunks]
         return len(chunks) <= MAX_SMALL_CHUNKS and _size_of(chunks) <= MAX_SMALL_BYTES
 
-    def _submit(self, whole: Group, patience: float) -> None:
+    def _submit(self, whole: Group, timeout: float) -> None:
         if not self._journaled and not self._is_failing:
             # Otherwise the transaction has the number of the journal's records, or of the transaction that failed.
             self._number += 1
@@ -384,7 +384,7 @@ class Writer:
         if self._store_due is not None:
             self._store_due.cancel()
             self._store_due = None
-        self._worker.submit(partial(self._commit, whole, self._number), partial(self._on_written, whole), patience)
+        self._worker.submit(partial(self._commit, whole, self._number), partial(self._on_written, whole), timeout)
 
     def _store_soon(self) -> None:
         """Write the journal's changes to the database, because they have waited for long enough."""

@@ -72,12 +72,12 @@ class Dispatcher:
         request_timeout: float,
         pool: Pool,
         is_directory: Callable[[str], bool] = os.path.isdir,
-        disk_patience: float = DISK_TIMEOUT,
+        disk_timeout: float = DISK_TIMEOUT,
     ) -> None:
         """`is_directory` and the catalog read the disk, in a thread of `pool`."""
         self._pool = pool
         self._is_directory = is_directory
-        self._disk_patience = disk_patience
+        self._disk_timeout = disk_timeout
         self._hub = hub
         self._supervisor = supervisor
         self._catalog = catalog
@@ -206,10 +206,10 @@ class Dispatcher:
         if not isinstance(cwd, str) or not Path(cwd).is_absolute():
             raise InvalidParams("cwd must be an absolute path", cwd=cwd)
         try:
-            async with asyncio.timeout(self._disk_patience):
+            async with asyncio.timeout(self._disk_timeout):
                 is_there = "\0" not in cwd and await self._pool.run(self._is_directory, cwd)
         except TimeoutError:
-            seconds = self._disk_patience
+            seconds = self._disk_timeout
             reason = f"cwd {cwd} could not be checked in {seconds:g} s; its disk does not answer"
             raise InvalidParams(reason, cwd=cwd) from None
         if not is_there:

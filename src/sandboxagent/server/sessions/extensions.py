@@ -207,15 +207,15 @@ def _flag(method: str) -> str:
     return words[0] + "".join(word.capitalize() for word in words[1:])
 
 
-async def wait_for_change(changes: Changes, cursor: str, patience: float) -> None:
-    """Wait until something has changed after the cursor, at most `patience` seconds.
+async def wait_for_change(changes: Changes, cursor: str, timeout: float) -> None:
+    """Wait until something has changed after the cursor, at most `timeout` seconds.
 
     It returns at once if something has changed already.
     """
     changed = asyncio.Event()
     take_back = changes.call_after(cursor, changed.set)
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             await changed.wait()
     except TimeoutError:
         return

@@ -33,9 +33,9 @@ class _Running(Struct, eq=False):
 class Idempotency:
     """Requests under keys: those that run, and those whose outcomes are stored."""
 
-    def __init__(self, log: Log, patience: float) -> None:
+    def __init__(self, log: Log, timeout: float) -> None:
         self._log = log
-        self._patience = patience
+        self._timeout = timeout
         self._running: dict[tuple[str, str], _Running] = {}
         self._tasks = Tasks()
 
@@ -141,10 +141,10 @@ class Idempotency:
 
     async def _wait_again(self, running: _Running, failure: AgentTimeout, reply: Reply) -> None:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 reply.set_result(await running.outcome)
         except TimeoutError:
-            error = AgentTimeout(f"the request under this Idempotency-Key still runs after {self._patience:g} s more")
+            error = AgentTimeout(f"the request under this Idempotency-Key still runs after {self._timeout:g} s more")
             error.late = failure.late
             reply.set_exception(error)
         except Exception as error:

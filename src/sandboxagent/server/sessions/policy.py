@@ -102,11 +102,11 @@ def _end_with(before: asyncio.Future[None] | None, ended: asyncio.Future[None]) 
 class PolicyCheck:
     """Applies the rules to requests, and answers agents with the decisions."""
 
-    def __init__(self, hub: Hub, policy: Policy, patience: float) -> None:
-        """`patience` is the maximum number of seconds for a decision."""
+    def __init__(self, hub: Hub, policy: Policy, timeout: float) -> None:
+        """`timeout` is the maximum number of seconds for a decision."""
         self._hub = hub
         self._policy = policy
-        self._patience = patience
+        self._timeout = timeout
         self._threads = Threads(MAX_THREADS)
         self._tasks = Tasks()
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
@@ -146,10 +146,10 @@ class PolicyCheck:
             cwd, *others = session.directories
             call: Object = {"name": PERSONS_TOOL, "kind": "execute", "title": command, "rawInput": {"command": command}}
             asked = Asked({"toolCall": call}, session.facts.agent, cwd, tuple(others))
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 return await self._threads.run(session.id, lambda: self._policy.decide_for_person(asked, rules))
         except TimeoutError:
-            return Decision("reject", f"the rules took longer than {self._patience:g} seconds to decide it")
+            return Decision("reject", f"the rules took longer than {self._timeout:g} seconds to decide it")
         except Exception:
             logger.exception("asking the rules failed session=%s", session.id)
             return Decision("reject", "the rules could not be applied: an internal error")
@@ -163,11 +163,11 @@ class PolicyCheck:
             return decision, _answer(pending, decision)
 
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 decision, line = await self._threads.run(session.id, work)
         except TimeoutError:
             logger.warning("rules took too long session=%s", session.id)
-            decision = Decision("reject", f"the rules took longer than {self._patience:g} seconds to decide it")
+            decision = Decision("reject", f"the rules took longer than {self._timeout:g} seconds to decide it")
             line = pending.rejection()
         except Exception:
             logger.exception("asking the rules failed session=%s", session.id)

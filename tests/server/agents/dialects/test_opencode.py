@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from sandboxagent.server.agents.dialects.opencode import OpenCode, Patience, listening_ports
+from sandboxagent.server.agents.dialects.opencode import OpenCode, Timeouts, listening_ports
 from tests.support.client import Json, run
 from tests.support.running import BOUND
 
-QUICK = Patience(connect=2, tries=(0, 0.01), event=5, post=5, again=0.01, cancel=0.05)
+QUICK = Timeouts(connect=2, tries=(0, 0.01), event=5, post=5, again=0.01, cancel=0.05)
 QUESTION = {
     "id": "que_1",
     "sessionID": "ses_1",
@@ -286,7 +286,7 @@ def test_an_agent_that_cannot_be_reached_is_left_alone(why: str) -> None:
                 case "another password":
                     companion = companion_at(port.number, password="guess")
                 case _:
-                    companion = OpenCode(patience=QUICK)
+                    companion = OpenCode(timeouts=QUICK)
             assert not await companion.connect(2**22 + 1)
             companion.stop()
 

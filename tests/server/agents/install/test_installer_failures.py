@@ -156,8 +156,8 @@ def test_an_agent_that_does_not_work_is_not_installed(
 
     async def main() -> None:
         # On a busy machine it takes more than a second to exit.
-        patience = 1 if "in 1 s" in reason else BOUND
-        async with Workshop(tmp_path, index, broken, boot_timeout=patience) as shop:
+        boot_timeout = 1 if "in 1 s" in reason else BOUND
+        async with Workshop(tmp_path, index, broken, boot_timeout=boot_timeout) as shop:
             error = await failure(shop, "tiny")
             assert isinstance(error, InstallFailed)
             assert reason in str(error)

@@ -37,7 +37,7 @@ _EVENT = b'"question.'
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Timeouts and delays, in seconds."""
 
     connect: float = 15.0
@@ -67,10 +67,10 @@ class _Open:
 class OpenCode:
     """The companion of one process."""
 
-    def __init__(self, ports: Callable[[int], list[int]] | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, ports: Callable[[int], list[int]] | None = None, timeouts: Timeouts | None = None) -> None:
         """Create the companion. `ports` returns the ports that a process listens on."""
         self._ports = ports or listening_ports
-        self._patience = patience or Patience()
+        self._timeouts = timeouts or Timeouts()
         self._auth = (USER, "")
         self._client: httpx.AsyncClient | None = None
         self._events: httpx.Response | None = None
@@ -86,8 +86,8 @@ class OpenCode:
 
     async def connect(self, pid: int) -> bool:
         try:
-            async with asyncio.timeout(self._patience.connect):
-                for delay in self._patience.tries:
+            async with asyncio.timeout(self._timeouts.connect):
+                for delay in self._timeouts.tries:
                     await asyncio.sleep(delay)
                     if await self._reach(pid):
                         return True
@@ -103,7 +103,7 @@ class OpenCode:
             client = httpx.AsyncClient(
                 base_url=f"http://{LOOPBACK}:{port}",
                 auth=self._auth,
-                timeout=httpx.Timeout(self._patience.post, read=self._patience.event),
+                timeout=httpx.Timeout(self._timeouts.post, read=self._timeouts.event),
                 trust_env=False,
                 # Plain HTTP, so no certificates are loaded.
                 verify=SSLContext(PROTOCOL_TLS_CLIENT),
@@ -159,7 +159,7 @@ class OpenCode:
                 finally:
                     await events.aclose()
             logger.info("stream of an agent's questions ended, is opened again")
-            await asyncio.sleep(self._patience.again)
+            await asyncio.sleep(self._timeouts.again)
 
     def _read(self, blob: bytes) -> None:
         if _EVENT not in blob:
@@ -218,7 +218,7 @@ class OpenCode:
     async def _give(self, asked: _Open, result: Object) -> None:
         answers = answers_in(result)
         if result.get("status") == "cancelled":
-            await asyncio.sleep(self._patience.cancel)
+            await asyncio.sleep(self._timeouts.cancel)
         if answers is None or not await self._post(asked, "reply", {"answers": answers}):
             # In any other case, reject the question: the agent must not wait forever.
             await self._post(asked, "reject", {})

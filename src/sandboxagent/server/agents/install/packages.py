@@ -116,8 +116,8 @@ class Packages(Struct, frozen=True):
     async def _run(self, command: Sequence[str], tell: Tell) -> Finished:
         environment = self.settings.environment
         given = {name.lower() for name in environment}
-        patience = {name: value for name, value in _RETRIES.items() if name.lower() not in given}
-        return await self.runner.run(command, patience | environment, self.folder, tell)
+        retries = {name: value for name, value in _RETRIES.items() if name.lower() not in given}
+        return await self.runner.run(command, retries | environment, self.folder, tell)
 
     @contextmanager
     def _npmrc(self) -> Generator[Path]:
