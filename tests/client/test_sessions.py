@@ -240,9 +240,9 @@ def test_a_private_server_that_dies_releases_every_caller() -> None:
             await anext(turn)
             agent = (await client.agents.get("mock")).server_status.pid
             assert agent is not None
-            keeper = psutil.Process(agent).parent()
-            assert keeper is not None
-            os.kill(keeper.ppid(), signal.SIGKILL)
+            reaper = psutil.Process(agent).parent()
+            assert reaper is not None
+            os.kill(reaper.ppid(), signal.SIGKILL)
             async with asyncio.timeout(BOUND):
                 for waiting in (turn.text(), anext(following), session.models(), _all(updates)):
                     with pytest.raises(ConnectionLost, match="SIGKILL"):

@@ -95,13 +95,13 @@ def test_nothing_is_left_of_an_agent_that_another_program_killed(house: Server, 
     pids.gone()
 
 
-@pytest.mark.requirement("10.stopped-keeper")
+@pytest.mark.requirement("10.stopped-reaper")
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_nothing_is_left_of_an_agent_that_stopped_its_keeper(house: Server, end: str, pids: Pids) -> None:
+def test_nothing_is_left_of_an_agent_that_stopped_its_reaper(house: Server, end: str, pids: Pids) -> None:
     async def main() -> None:
         async with Client(house, "isolated") as client:
             session = await client.new_session()
-            stop_keeper(await start(client, session, pids, *WORST))
+            stop_reaper(await start(client, session, pids, *WORST))
             step = ["exit", 3] if end == "exit" else ["kill"]
             assert (await client.prompt(session, [step]))["error"]["code"] == -32603
 
@@ -109,7 +109,7 @@ def test_nothing_is_left_of_an_agent_that_stopped_its_keeper(house: Server, end:
     pids.gone()
 
 
-def stop_keeper(agent: int) -> None:
+def stop_reaper(agent: int) -> None:
     process = read_process(agent)
     assert process
     os.kill(process.parent, signal.SIGSTOP)
@@ -205,11 +205,11 @@ def test_nothing_is_left_of_a_server_that_crashed(pids: Pids, tmp_path: Path) ->
     pids.gone()
 
 
-@pytest.mark.requirement("10.stopped-keeper")
-def test_nothing_is_left_of_a_server_that_crashed_while_a_keeper_was_stopped(pids: Pids, tmp_path: Path) -> None:
+@pytest.mark.requirement("10.stopped-reaper")
+def test_nothing_is_left_of_a_server_that_crashed_while_a_reaper_was_stopped(pids: Pids, tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         async with Client(server) as client:
-            stop_keeper(await start(client, await client.new_session(), pids, *WORST))
+            stop_reaper(await start(client, await client.new_session(), pids, *WORST))
 
     server = Server(directory=tmp_path).start()
     run(main(server))
@@ -218,18 +218,18 @@ def test_nothing_is_left_of_a_server_that_crashed_while_a_keeper_was_stopped(pid
 
 
 @pytest.mark.requirement("10.next-server-sweeps")
-def test_leftovers_of_a_server_killed_with_its_keepers_end_at_the_next_start(pids: Pids, tmp_path: Path) -> None:
+def test_leftovers_of_a_server_killed_with_its_reapers_end_at_the_next_start(pids: Pids, tmp_path: Path) -> None:
     async def main(server: Server) -> int:
         async with Client(server) as client:
             return await start(client, await client.new_session(), pids, ESCAPED | {"clear_env": True})
 
     server = Server(directory=tmp_path).start()
     agent = run(main(server))
-    keeper = read_process(agent)
-    assert keeper
-    above = read_process(keeper.parent)
+    reaper = read_process(agent)
+    assert reaper
+    above = read_process(reaper.parent)
     assert above
-    # The server must not see it, and its own death would have the keeper end everything first.
+    # The server must not see it, and its own death would have the reaper end everything first.
     os.kill(above.parent, signal.SIGSTOP)
     os.kill(above.pid, signal.SIGKILL)
     server.kill()

@@ -7,7 +7,7 @@ usage: escaping_agent.py DAEMON...     with DAEMON one of
   marked     the same as naked, but with the environment it inherited
   child      a plain child in the same session, that holds stdout and stderr
   stripped   a child in a session of its own, without environment
-  stopper    naked, and it stops the agent's keeper again and again
+  stopper    naked, and it stops the agent's reaper again and again
 
 All of them ignore SIGTERM. Prints the pids of the daemons in one line when they run, then obeys a line on stdin:
 `exit N`. It ignores SIGTERM and the end of stdin.
@@ -43,7 +43,7 @@ def main() -> None:
 def start(kind: str) -> int:
     """Its pid, once it has been through exec: that closes the pipe."""
     reader, writer = os.pipe()
-    keeper = str(os.getppid())
+    reaper = str(os.getppid())
     forked = os.fork()
     if forked == 0:
         if kind != "child":
@@ -57,7 +57,7 @@ def start(kind: str) -> int:
             for descriptor in range(3):
                 os.close(descriptor)
         if kind == "stopper":
-            os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", STOPPER, keeper], {})
+            os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", STOPPER, reaper], {})
         environment = dict(os.environ) if kind in ("marked", "child") else {}
         os.execve("/bin/sleep", ["sleep", "60"], environment)
     os.close(writer)

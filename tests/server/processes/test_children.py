@@ -128,7 +128,7 @@ class Agents:
     def __init__(self) -> None:
         self.children = ProcessTrees(f"test-{uuid.uuid4()}")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        """Their keepers, which end as they do."""
+        """Their reapers, which end as they do."""
         self.programs: dict[str, int] = {}
 
     def start(self, key: str, *command: str, linger: float = 0) -> list[int]:
@@ -300,7 +300,7 @@ def test_a_daemon_that_is_started_by_a_daemon_dies_as_well(agents: Agents) -> No
     assert eventually(lambda: not alive(pid))
 
 
-def test_a_process_that_kills_its_keeper_dies_with_it(agents: Agents) -> None:
+def test_a_process_that_kills_its_reaper_dies_with_it(agents: Agents) -> None:
     pids = agents.escape("one", "nameless", "naked", "marked", "child", "stripped")
     others = agents.escape("two", "nameless", "naked", "marked", "child", "stripped")
 
@@ -311,7 +311,7 @@ def test_a_process_that_kills_its_keeper_dies_with_it(agents: Agents) -> None:
     assert all(map(alive, others))
 
 
-def test_a_keeper_that_was_stopped_does_not_save_what_is_below_it(agents: Agents) -> None:
+def test_a_reaper_that_was_stopped_does_not_save_what_is_below_it(agents: Agents) -> None:
     pids = agents.escape("one", "nameless", "marked")
     os.kill(agents.running["one"].pid, signal.SIGSTOP)
 
@@ -469,18 +469,18 @@ def test_a_process_that_never_stays_is_killed(agents: Agents) -> None:
 class Crash:
     """A server that ran one agent until it was killed."""
 
-    def __init__(self, owner: str, *kinds: str, with_keeper: bool = False, stopped: bool = False) -> None:
+    def __init__(self, owner: str, *kinds: str, with_reaper: bool = False, stopped: bool = False) -> None:
         command = [sys.executable, "-c", SERVER, owner, sys.executable, str(ESCAPING_AGENT), *kinds]
         server = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert server.stdout
         with server, server.stdout:
-            keeper, self.agent, *self.daemons = map(int, server.stdout.readline().split())
+            reaper, self.agent, *self.daemons = map(int, server.stdout.readline().split())
             if stopped:
-                os.kill(keeper, signal.SIGSTOP)
-            if with_keeper:
-                # First, and with a server that cannot see it: the death of the server would wake the keeper.
+                os.kill(reaper, signal.SIGSTOP)
+            if with_reaper:
+                # First, and with a server that cannot see it: the death of the server would wake the reaper.
                 server.send_signal(signal.SIGSTOP)
-                os.kill(keeper, signal.SIGKILL)
+                os.kill(reaper, signal.SIGKILL)
             server.kill()
 
 
@@ -490,13 +490,13 @@ def test_a_tree_dies_with_a_server_that_was_killed() -> None:
     assert eventually(lambda: not any(map(alive, [crash.agent, *crash.daemons])))
 
 
-def test_a_tree_whose_keeper_was_stopped_dies_with_a_server_that_was_killed() -> None:
+def test_a_tree_whose_reaper_was_stopped_dies_with_a_server_that_was_killed() -> None:
     crash = Crash("owner", "nameless", "naked", "marked", "child", "stripped", stopped=True)
 
     assert eventually(lambda: not any(map(alive, [crash.agent, *crash.daemons])))
 
 
-def test_sweep_kills_what_goes_on_stopping_its_keeper_after_the_server_was_killed() -> None:
+def test_sweep_kills_what_goes_on_stopping_its_reaper_after_the_server_was_killed() -> None:
     owner = f"test-{uuid.uuid4()}"
     crash = Crash(owner, "naked", "stopper", stopped=True)
 
@@ -505,9 +505,9 @@ def test_sweep_kills_what_goes_on_stopping_its_keeper_after_the_server_was_kille
     assert not any(map(alive, [crash.agent, *crash.daemons]))
 
 
-def test_sweep_kills_what_a_server_left_that_was_killed_with_its_keepers() -> None:
+def test_sweep_kills_what_a_server_left_that_was_killed_with_its_reapers() -> None:
     owner, other = f"test-{uuid.uuid4()}", f"test-{uuid.uuid4()}"
-    left = {name: Crash(name, "naked", "marked", with_keeper=True) for name in (owner, other)}
+    left = {name: Crash(name, "naked", "marked", with_reaper=True) for name in (owner, other)}
     assert eventually(lambda: not any(alive(crash.agent) for crash in left.values()))
     assert all(map(alive, left[owner].daemons + left[other].daemons))
 
@@ -524,7 +524,7 @@ def test_in_a_cgroup_sweep_kills_what_has_thrown_away_all_that_marks_it() -> Non
     cgroup = open_cgroup(owner)
     if cgroup is None:
         pytest.skip("needs a cgroup of version 2 that is ours to make")
-    crash = Crash(owner, "nameless", "naked", with_keeper=True)
+    crash = Crash(owner, "nameless", "naked", with_reaper=True)
     assert eventually(lambda: not alive(crash.agent))
     assert all(map(alive, crash.daemons))
     children = ProcessTrees(owner, cgroup)
@@ -544,7 +544,7 @@ def test_an_empty_cgroup_of_a_server_that_runs_is_not_taken_for_a_leftover() -> 
     assert other is not None
     other.close()
 
-    daemons = Crash(owner, "nameless", with_keeper=True).daemons
+    daemons = Crash(owner, "nameless", with_reaper=True).daemons
 
     assert cgroup.kill() >= 1, "what was started later is in it all the same"
     assert not any(map(alive, daemons))
@@ -634,7 +634,7 @@ async def main():
         os.kill(program, signal.SIGKILL)
         agent.wait()
         children.forget(key)
-        assert not is_there(daemon), "its keeper has killed it"
+        assert not is_there(daemon), "its reaper has killed it"
     quiet = dict(walks)
     agent, program, daemon = agents["c"]
     agent.kill()

@@ -1,4 +1,4 @@
-"""Keepers that are stopped by what they keep: contract, section 10 (the whole tree dies, whatever it does to hide)."""
+"""Reapers that processes below them stop: contract, section 10 (the whole tree dies, whatever it does to hide)."""
 
 import asyncio
 import os
@@ -20,11 +20,11 @@ from tests.support.spawning import Recorder, alive, escape, eventually
 TRACER = """
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
-keeper = os.getppid()
+reaper = os.getppid()
 if os.fork() == 0:
     os.setsid()
     # PTRACE_SEIZE and PTRACE_INTERRUPT.
-    seized = libc.ptrace(0x4206, keeper, None, None) == 0 and libc.ptrace(0x4207, keeper, None, None) == 0
+    seized = libc.ptrace(0x4206, reaper, None, None) == 0 and libc.ptrace(0x4207, reaper, None, None) == 0
     print(os.getpid() if seized else 0, flush=True)
     time.sleep(60)
 sys.stdin.readline()
@@ -32,7 +32,7 @@ sys.stdin.readline()
 
 
 class Counting(ProcessTrees):
-    """Counts how often it was looked whether a keeper was stopped, and how often it was."""
+    """Counts how often it was looked whether a reaper was stopped, and how often it was."""
 
     def __init__(self) -> None:
         super().__init__(f"test-{uuid.uuid4()}")
@@ -68,18 +68,18 @@ async def start(children: ProcessTrees, *command: str) -> tuple[AgentProcess, li
     return process, [int(word) for word in (await listener.line()).split()]
 
 
-def keeper_of(children: ProcessTrees, process: AgentProcess) -> int:
+def reaper_of(children: ProcessTrees, process: AgentProcess) -> int:
     child = children.get(process.key)
     assert child is not None
     return child.pid
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_end_of_an_agent_that_stopped_its_keeper_is_seen_and_its_daemons_end(code: int) -> None:
+def test_the_end_of_an_agent_that_stopped_its_reaper_is_seen_and_its_daemons_end(code: int) -> None:
     async def main() -> None:
         children = Counting()
         process, pids = await start(children, *escape("naked", "nameless", "marked", "child", "stripped"))
-        os.kill(keeper_of(children, process), signal.SIGSTOP)
+        os.kill(reaper_of(children, process), signal.SIGSTOP)
 
         process.send(b"exit %d" % code)
 
@@ -89,11 +89,11 @@ def test_the_end_of_an_agent_that_stopped_its_keeper_is_seen_and_its_daemons_end
     run(main)
 
 
-def test_a_keeper_that_was_stopped_goes_on_while_its_program_runs() -> None:
+def test_a_reaper_that_was_stopped_goes_on_while_its_program_runs() -> None:
     async def main() -> None:
         children = Counting()
         process, pids = await start(children, *escape("naked"))
-        os.kill(keeper_of(children, process), signal.SIGSTOP)
+        os.kill(reaper_of(children, process), signal.SIGSTOP)
 
         assert await eventually(lambda: children.woken == 1)
         # It does its work again: nobody else waits for this one.
@@ -104,7 +104,7 @@ def test_a_keeper_that_was_stopped_goes_on_while_its_program_runs() -> None:
     run(main)
 
 
-def test_an_agent_that_stops_its_keeper_again_and_again_is_killed_whole() -> None:
+def test_an_agent_that_stops_its_reaper_again_and_again_is_killed_whole() -> None:
     async def main() -> None:
         children = Counting()
         process, pids = await start(children, *escape("naked", "stopper"))
@@ -117,11 +117,11 @@ def test_an_agent_that_stops_its_keeper_again_and_again_is_killed_whole() -> Non
     run(main)
 
 
-def test_an_agent_that_stopped_its_keeper_can_be_stopped() -> None:
+def test_an_agent_that_stopped_its_reaper_can_be_stopped() -> None:
     async def main() -> None:
         children = Counting()
         process, pids = await start(children, *escape("naked", "nameless"))
-        os.kill(keeper_of(children, process), signal.SIGSTOP)
+        os.kill(reaper_of(children, process), signal.SIGSTOP)
 
         await process.stop(0)
 
@@ -130,13 +130,13 @@ def test_an_agent_that_stopped_its_keeper_can_be_stopped() -> None:
     run(main)
 
 
-def test_a_process_that_traces_its_keeper_dies_with_the_agent() -> None:
+def test_a_process_that_traces_its_reaper_dies_with_the_agent() -> None:
     async def main() -> None:
         children = Counting()
         process, (tracer,) = await start(children, sys.executable, "-c", TRACER)
         if tracer:
             process.send(b"end")
-            assert (await process.exited()).code == 0, "the keeper went on when its tracer was dead"
+            assert (await process.exited()).code == 0, "the reaper went on when its tracer was dead"
             assert await eventually(lambda: not alive(tracer))
         await process.stop(0)
 

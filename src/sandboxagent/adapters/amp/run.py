@@ -74,7 +74,7 @@ class AmpCli:
         return words[-1]
 
     async def start(self, arguments: Sequence[str], directory: str, listener: ProcessListener) -> AgentProcess:
-        """Start Amp under a keeper process, which ends all descendants when Amp ends. Raises RpcError."""
+        """Start Amp under a reaper process, which ends all descendants when Amp ends. Raises RpcError."""
         environment = {name: value for name, value in self.environ.items() if name not in (PROGRAM, VERSION)}
         try:
             return await AgentProcess.spawn(

@@ -32,7 +32,7 @@ class Cgroup:
     def enter(self) -> None:
         """Put this process into the cgroup, in a child between fork and exec.
 
-        A failure is ignored: the keeper still works.
+        A failure is ignored: the reaper still works.
         """
         with suppress(OSError):
             os.write(self._members, b"0")

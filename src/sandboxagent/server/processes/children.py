@@ -1,6 +1,6 @@
 """Start child processes, track which child each process belongs to, and end whole trees.
 
-Each child runs below a **keeper** of its own (`spawn.py`), a subreaper: every descendant of the child stays below it.
+Each child runs below a **reaper** of its own (`spawn.py`), a subreaper: every descendant of the child stays below it.
 The server is a subreaper too. A process that is reparented to the server belongs to a child that is gone, and is killed
 at once. At its start, a server kills the processes that earlier servers left behind, if they carry its owner's mark or
 variable, or are in its cgroup.
@@ -36,7 +36,7 @@ from sandboxagent.server.processes.proc import (
     send_signal,
     with_descendants,
 )
-from sandboxagent.server.processes.spawn import PR_SET_CHILD_SUBREAPER, Keeping, prctl
+from sandboxagent.server.processes.spawn import PR_SET_CHILD_SUBREAPER, StartingChild, prctl
 from sandboxagent.server.processes.watch import Watch
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ MARK = 1 << 61
 
 
 class Child(Struct, frozen=True):
-    """A process that the server started, until the event loop has its exit status: a program, or its keeper."""
+    """A process that the server started, until the event loop has its exit status: a program, or its reaper."""
 
     pid: int
     start: int
@@ -56,7 +56,7 @@ class Child(Struct, frozen=True):
     """The process id of the program."""
 
     @property
-    def kept(self) -> bool:
+    def has_reaper(self) -> bool:
         return self.program != self.pid
 
 
@@ -77,7 +77,7 @@ class ProcessTrees:
         self._cgroup = cgroup
         self._mark = MARK | int.from_bytes(hashlib.blake2b(os.fsencode(owner), digest_size=7).digest())
         self._children: dict[str, Child] = {}
-        self._keepings: dict[str, Keeping] = {}
+        self._keepings: dict[str, StartingChild] = {}
         self._pid = os.getpid()
         self._orphans_left = False
         self._is_hunting = self._hunts_again = False
@@ -95,7 +95,7 @@ class ProcessTrees:
         """Return a function for the child to run before exec. Call this within `spawning`.
 
         `linger` are the seconds that processes get which a program leaves running, before they are killed. With None
-        the program needs no keeper, because it starts nothing.
+        the program needs no reaper, because it starts nothing.
         """
         prepare = self._keepings[key].preexec(self._mark, self.environment(), linger)
         cgroup = self._cgroup
@@ -117,7 +117,7 @@ class ProcessTrees:
         """
         if key in self._keepings or key in self._children:
             raise ValueError(f"a child is registered under the key {key!r}; end it first or take another key")
-        self._keepings[key] = Keeping()
+        self._keepings[key] = StartingChild()
         ProcessTrees._spawning += 1
         try:
             yield
@@ -130,7 +130,7 @@ class ProcessTrees:
     def register(self, key: str, pid: int) -> int:
         """Remember a child right after its start, because only the event loop may wait for it.
 
-        Returns the process id of its program; `pid` is the process id of its keeper.
+        Returns the process id of its program; `pid` is the process id of its reaper.
         """
         process, program = read_process(pid), self._keepings[key].program() or pid
         # If it is gone already, it cannot have started later than now.
@@ -139,7 +139,7 @@ class ProcessTrees:
         return program
 
     def forget(self, key: str) -> None:
-        """Forget a child that was waited for. If its keeper was killed, kill the processes reparented to the server."""
+        """Forget a child that was waited for. If its reaper was killed, kill the processes reparented to the server."""
         child = self._children.pop(key, None)
         if child is None:
             return
@@ -156,24 +156,24 @@ class ProcessTrees:
         tree = {each for each in self._tree(self._children.get(key), table) if each.alive}
         send_signal(signal.SIGTERM, tree, table)
         send_signal(signal.SIGCONT, tree, table)
-        if (keeper := self._keeper(key)) is not None:
-            send_one(signal.SIGCONT, keeper)
+        if (reaper := self._reaper(key)) is not None:
+            send_one(signal.SIGCONT, reaper)
 
     def hurry(self, key: str) -> None:
         """Kill the processes that the program leaves running without further delay."""
-        if (keeper := self._keeper(key)) is not None:
-            send_one(signal.SIGUSR1, keeper)
+        if (reaper := self._reaper(key)) is not None:
+            send_one(signal.SIGUSR1, reaper)
 
     def get(self, key: str) -> Child | None:
         """Return the child with this key, until it is forgotten."""
         return self._children.get(key)
 
     def wake(self, key: str) -> bool:
-        """Continue a keeper that was stopped. Returns whether it was."""
-        keeper = self._keeper(key)
-        if keeper is None or not keeper.stopped:
+        """Continue a reaper that was stopped. Returns whether it was."""
+        reaper = self._reaper(key)
+        if reaper is None or not reaper.stopped:
             return False
-        send_one(signal.SIGCONT, keeper)
+        send_one(signal.SIGCONT, reaper)
         return True
 
     def kill(self, key: str) -> int:
@@ -182,7 +182,7 @@ class ProcessTrees:
         killed = destroy(lambda table: self._tree(child, table))
         if killed or child is None:
             return killed
-        # The keeper ends by itself, unless a signal has stopped it.
+        # The reaper ends by itself, unless a signal has stopped it.
         return destroy(lambda table: {each for each in self._started(table) if each.pid == child.pid})
 
     def kill_leftovers(self) -> int:
@@ -205,7 +205,7 @@ class ProcessTrees:
     def reap(self) -> int:
         """Kill orphans, and wait for ended ones, without taking an exit status that other code waits for.
 
-        Call it regularly, and when a child has ended. It reads one file if there is nothing to do. A keeper that ended
+        Call it regularly, and when a child has ended. It reads one file if there is nothing to do. A reaper that ended
         by itself has left no processes.
         """
         if self._spawning:
@@ -257,16 +257,16 @@ class ProcessTrees:
         """Return whether a process carries the mark or the variable of the owner."""
         return get_mark(process.pid) == self._mark or self._variable in read_environment(process.pid)
 
-    def _keeper(self, key: str) -> ProcessId | None:
-        """Return the keeper of a child; None if it has none or the keeper has ended."""
+    def _reaper(self, key: str) -> ProcessId | None:
+        """Return the reaper of a child; None if it has none or the reaper has ended."""
         child = self._children.get(key)
-        keeper = read_process(child.pid) if child is not None and child.kept else None
-        return keeper if keeper is not None and child is not None and keeper.start == child.start else None
+        reaper = read_process(child.pid) if child is not None and child.has_reaper else None
+        return reaper if reaper is not None and child is not None and reaper.start == child.start else None
 
     def _tree(self, child: Child | None, table: Table) -> set[ProcessId]:
-        """Return all processes below a keeper. A program without a keeper is part of its own tree."""
+        """Return all processes below a reaper. A program without a reaper is part of its own tree."""
         roots = {process for process, each in self._started(table).items() if each is child}
-        return with_descendants(roots, table) - (roots if child is not None and child.kept else set())
+        return with_descendants(roots, table) - (roots if child is not None and child.has_reaper else set())
 
     def _started(self, table: Table) -> dict[ProcessId, Child]:
         """Return the children that the server started and that still exist, also as zombies."""
@@ -331,7 +331,7 @@ async def start_child(
     """Start a program. It gets only the variables in `environment` and the server's markers. The protocol registers it.
 
     `pipes` are its stdin, stdout and stderr: `PIPE`, `STDOUT` or `DEVNULL` of asyncio.subprocess. `linger` are the
-    seconds that processes get which it leaves running, before they are killed. With None it needs no keeper, because it
+    seconds that processes get which it leaves running, before they are killed. With None it needs no reaper, because it
     starts nothing.
 
     Raises:

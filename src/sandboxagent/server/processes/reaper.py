@@ -23,11 +23,11 @@ KILL_TIMEOUT, LAST_TIMEOUT = 1.0, 60.0
 """Seconds to retry the kill. After that, a server that is still there takes over."""
 KILL_INTERVAL = 0.01
 HEARD = {signal.SIGCHLD, signal.SIGCONT, signal.SIGUSR1}
-"""SIGCONT comes from the kernel when the server ends. It also continues a keeper that was stopped."""
+"""SIGCONT comes from the kernel when the server ends. It also continues a reaper that was stopped."""
 
 
 class Reaper:
-    """Keeps the descendants of one child."""
+    """Ends the descendants of one child."""
 
     def __init__(self, server: int, child: int, linger: float) -> None:
         self._server = server

@@ -1,7 +1,7 @@
-"""Start a program below its keeper, between fork and exec.
+"""Start a program below its reaper, between fork and exec.
 
-The child that the event loop knows becomes the keeper (`reaper.py`). It first forks a process that becomes the program.
-So both start in parallel, and a failure of the program is reported as without a keeper.
+The child that the event loop knows becomes the reaper (`reaper.py`). It first forks a process that becomes the program.
+So both start in parallel, and a failure of the program is reported as without a reaper.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SYS_CLOSE_RANGE, CLOSE_RANGE_CLOEXEC = 436, 4
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
-_KEEPER = str(Path(__file__).with_name("reaper.py"))
+_REAPER = str(Path(__file__).with_name("reaper.py"))
 _BLOCKED = {signal.SIGCHLD, signal.SIGCONT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
 
 # Bound here and not in the child, because as little as possible should run between fork and exec. PyDLL keeps the GIL.
@@ -41,14 +41,14 @@ def _plain_fork() -> Callable[[], int] | None:
 _fork = _plain_fork()
 
 
-class Keeping:
+class StartingChild:
     """One child while it is being started, with a pipe that carries the process id of its program."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def program(self) -> int | None:
-        """Return the process id of the program as soon as it is started; None if the child has no keeper."""
+        """Return the process id of the program as soon as it is started; None if the child has no reaper."""
         try:
             return int(os.read(self._reader, 32))
         except BlockingIOError:
@@ -61,15 +61,15 @@ class Keeping:
     def preexec(self, mark: int, environment: Mapping[str, str], linger: float | None) -> Callable[[], None]:
         """Return a function for the child to run before exec.
 
-        It forks: one process becomes the program, the other its keeper.
+        It forks: one process becomes the program, the other its reaper.
 
-        Without `linger` there is no keeper. Both processes are marked, and inherit no file descriptors of the server.
+        Without `linger` there is no reaper. Both processes are marked, and inherit no file descriptors of the server.
         uvloop leaves a child second copies of its pipes, so that nobody would notice when the child closes the first
         ones.
         """
         server, writer = os.getpid(), self._writer
         fork = None if linger is None else _fork
-        keeper = [sys.executable, "-I", "-S", _KEEPER, str(server)]
+        reaper = [sys.executable, "-I", "-S", _REAPER, str(server)]
 
         def prepare() -> None:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
@@ -82,7 +82,7 @@ class Keeping:
             if fork is not None:
                 me, program = os.getpid(), fork()
                 if program > 0:
-                    _become([*keeper, str(program), str(linger)], environment, program, writer)
+                    _become([*reaper, str(program), str(linger)], environment, program, writer)
                 if program < 0:
                     raise OSError(ctypes.get_errno(), "cannot fork")
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -94,18 +94,18 @@ class Keeping:
         return prepare
 
 
-def _become(keeper: list[str], environment: Mapping[str, str], program: int, writer: int) -> None:
-    """Turn this process into the keeper. If that fails, kill the program too."""
+def _become(reaper: list[str], environment: Mapping[str, str], program: int, writer: int) -> None:
+    """Turn this process into the reaper. If that fails, kill the program too."""
     try:
         os.write(writer, b"%d" % program)
-        # The event loop waits until its pipes are closed, so close them before the slow exec of the keeper.
+        # The event loop waits until its pipes are closed, so close them before the slow exec of the reaper.
         _syscall(SYS_CLOSE_RANGE, 3, 2**32 - 1, 0, 0, 0)
         with suppress(PermissionError):  # The process leads a session already.
             os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(nothing, descriptor)
-        os.execve(keeper[0], keeper, environment)
+        os.execve(reaper[0], reaper, environment)
     finally:
         os.kill(program, signal.SIGKILL)
         os._exit(127)
