@@ -109,7 +109,7 @@ TASKS_OF_THEIR_OWN = {
     ],
     "an object ends once: all callers share the end, and its task stays as the outcome": [
         "client/embedded.py EmbeddedServer.close",
-        "fleet/bus/dial.py WebSocketWay.close",
+        "fleet/bus/dial.py WebSocketConnection.close",
         "server/agents/process.py AgentProcess.stop",
         "server/sessions/terminals.py Terminal.stop",
     ],

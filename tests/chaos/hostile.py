@@ -50,8 +50,8 @@ class Hostile:
 
     async def start(self, servers: Sequence[str], key: Path) -> None:
         self._bus = await connect(servers, subjects.inbox_of_node(NAME), NAME, key)
-        await self._bus.hear(subjects.BEACON, self._take_beacon)
-        await self._bus.hear(subjects.flow_to_node(NAME, "*"), self._take_flow)
+        await self._bus.subscribe(subjects.GATEWAY_ANNOUNCEMENTS, self._take_announcement)
+        await self._bus.subscribe(subjects.flow_to_node(NAME, "*"), self._take_flow)
 
     async def close(self) -> None:
         if self._bus is not None:
@@ -71,7 +71,7 @@ class Hostile:
 
     # What it gets
 
-    def _take_beacon(self, subject: str, body: bytes) -> None:
+    def _take_announcement(self, subject: str, body: bytes) -> None:
         self._gateways.add(msgspec.msgpack.decode(body, type=messages.GatewayAnnouncement).gateway)
 
     def _take_flow(self, subject: str, body: bytes) -> None:

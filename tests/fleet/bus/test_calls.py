@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandboxagent.fleet.bus.interface import Nowhere, Unreachable
+from sandboxagent.fleet.bus.interface import NoSubscriber, Unreachable
 from tests.fleet.bus.conftest import Members
 from tests.support.client import run
 
@@ -29,7 +29,7 @@ def test_a_request_is_answered_by_the_one_that_serves_its_subject(members: Membe
 def test_request_that_nothing_serves_fails(members: Members, unique: str) -> None:
     async def main() -> None:
         async with members(1) as [client]:
-            with pytest.raises(Nowhere):
+            with pytest.raises(NoSubscriber):
                 await client.request(f"up.n1.log.{unique}", b"", 60)
 
     run(main())

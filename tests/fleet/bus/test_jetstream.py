@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Server
 
 from sandboxagent.fleet.bus import jetstream
-from sandboxagent.fleet.bus.dial import RETRY_INTERVAL, Rota
+from sandboxagent.fleet.bus.dial import RETRY_INTERVAL, ServerOrder
 from sandboxagent.fleet.bus.interface import Append, Conflict, StreamMessage, Unreachable
 from sandboxagent.fleet.bus.jetstream import (
     HEARTBEAT_INTERVAL,
@@ -46,10 +46,10 @@ class Forgetful:
         if not self._forgets(subject):
             await self.bus.publish(subject, body, reply, headers)
 
-    async def subscribe(
+    async def receive(
         self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
-        return await self.bus.subscribe(subject, take)
+        return await self.bus.receive(subject, take)
 
     def new_inbox(self) -> str:
         return self.bus.new_inbox()
@@ -186,7 +186,7 @@ class Leaderless:
     ) -> None:
         pass
 
-    async def subscribe(
+    async def receive(
         self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
         self.take = take
@@ -370,16 +370,16 @@ def test_what_a_reader_delivered_before_its_answer_was_lost_is_not_delivered_aga
 
 def test_a_lost_connection_goes_to_other_servers_first() -> None:
     urls = [urlparse(f"nats://nats-{number}:4222") for number in range(3)]
-    rota = Rota()
+    server_order = ServerOrder()
     dialled = [urls[0].netloc]
-    rota.note(dialled[0])
+    server_order.note(dialled[0])
     while len(dialled) < 5:
         # Those that were dialled since it was lost have failed.
         failures = {url.netloc: dialled[1:].count(url.netloc) for url in urls}
-        chosen, pause = rota.choose([Server(url, failures[url.netloc]) for url in urls], {})
+        chosen, pause = server_order.choose([Server(url, failures[url.netloc]) for url in urls], {})
         assert pause == (RETRY_INTERVAL if failures[chosen.uri.netloc] else 0)
         dialled.append(chosen.uri.netloc)
-        rota.note(dialled[-1])
+        server_order.note(dialled[-1])
     assert sorted(dialled[1:3]) == [url.netloc for url in urls[1:]]
     assert dialled[3:] == dialled[:2]
 
@@ -403,7 +403,7 @@ class Pending:
     ) -> None:
         self.asked.append(reply)
 
-    async def subscribe(
+    async def receive(
         self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
         self.take[subject] = take

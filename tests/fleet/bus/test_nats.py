@@ -29,7 +29,7 @@ def test_headers_that_make_no_sense_do_not_make_a_member_deaf(
     async def main() -> None:
         gateway = await connect([nats_of_tests.url], "gw.g.in", "g")
         heard: asyncio.Queue[bytes] = asyncio.Queue()
-        await gateway.hear(f"up.evil.{unique}", lambda _, body: heard.put_nowait(body))
+        await gateway.subscribe(f"up.evil.{unique}", lambda _, body: heard.put_nowait(body))
 
         async def answer(subject: str, body: bytes) -> bytes:
             return body

@@ -60,8 +60,8 @@ async def pair(one: Bus, other: Bus, name: str = "f") -> AsyncGenerator[Pair]:
     asking = tables[0].open(ways[0], ends_with_them=True)
     answering = tables[1].open(ways[1], ends_with_them=False)
     stops = [
-        await one.hear(ways[1].subject, lambda _, message: asking.accept(message)),
-        await other.hear(ways[0].subject, lambda _, message: answering.accept(message)),
+        await one.subscribe(ways[1].subject, lambda _, message: asking.accept(message)),
+        await other.subscribe(ways[0].subject, lambda _, message: answering.accept(message)),
     ]
     for place, bus in enumerate((one, other)):
         # What a member hears is known to the servers when a subject that it serves is.
@@ -135,7 +135,7 @@ def test_flow_that_nothing_hears_is_broken(members: Members, unique: str) -> Non
         async with members(1) as [one], asyncio.timeout(BOUND):
             table = FlowTable()
             flow = table.open(Way(one, f"dn.{unique}.flow.f", f"up.{unique}.flow.g.f"), ends_with_them=True)
-            stop = await one.hear(f"up.{unique}.flow.g.f", lambda _, message: flow.accept(message))
+            stop = await one.subscribe(f"up.{unique}.flow.g.f", lambda _, message: flow.accept(message))
             await flow.put(FlowKind.OPENING, b"")
             with pytest.raises(FlowBroken) as caught:
                 await flow.take()
@@ -208,7 +208,7 @@ def test_a_side_that_is_not_heard_is_given_signs_sooner() -> None:
                 return way.sent - before
 
             assert await signs(2) == 2
-            flow.answering.give_sign()
+            flow.answering.send_keep_alive()
             await flow.tables[1].settle()
             await asyncio.sleep(0)
             assert await signs(round(SIGN_INTERVAL)) == 1

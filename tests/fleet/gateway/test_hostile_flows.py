@@ -29,7 +29,7 @@ class Evil:
 
     async def start(self, fleet: Fleet, node: str) -> None:
         fleet.leases[node] = Lease(node, "", "", {}, [], 0)
-        await self.bus.hear(subjects.flow_to_node(node, "*"), lambda subject, _: self.opened.put_nowait(subject))
+        await self.bus.subscribe(subjects.flow_to_node(node, "*"), lambda subject, _: self.opened.put_nowait(subject))
         await self.bus.serve(f"settled.{node}", never)
 
     async def send(self, node: str, flow: str, *messages: bytes) -> None:
@@ -186,9 +186,9 @@ def test_a_node_cannot_speak_in_the_flow_of_another_one(tmp_path: Path) -> None:
         good_bus = await fleet.join("good", answer)
         evil = Evil(evil_bus)
         # It hears nothing of the other node's flows either; the name of one is the test's word.
-        await evil_bus.hear(subjects.flow_to_node("good", "*"), lambda subject, _: evil.opened.put_nowait(subject))
+        await evil_bus.subscribe(subjects.flow_to_node("good", "*"), lambda subject, _: evil.opened.put_nowait(subject))
         flows: asyncio.Queue[str] = asyncio.Queue()
-        watching = await bus.hear(subjects.flow_to_node("good", "*"), lambda subject, _: flows.put_nowait(subject))
+        watching = await bus.subscribe(subjects.flow_to_node("good", "*"), lambda subject, _: flows.put_nowait(subject))
         client = Client()
         asking = asyncio.create_task(client.ask(fleet.gateway, "good"))
         flow = (await flows.get()).rpartition(".")[2]
@@ -199,7 +199,7 @@ def test_a_node_cannot_speak_in_the_flow_of_another_one(tmp_path: Path) -> None:
             await evil_bus.publish(subjects.flow_to_node("good", flow), message)
         # It was heard, and refused, when an answer to something later has come.
         heard = asyncio.Event()
-        await bus.hear("up.evil.last", lambda _, __: heard.set())
+        await bus.subscribe("up.evil.last", lambda _, __: heard.set())
         await bus.serve("settled.g", never)
         await evil_bus.publish("up.evil.last", b"")
         await heard.wait()

@@ -70,11 +70,11 @@ def test_a_hostile_node_reaches_no_subject_but_its_own(guarded: Guarded) -> None
         kept = await stream.append(Append([StreamMessage(subject, b"mine")], {subject: 0}))
         heard: list[str] = []
 
-        async def hear(subject: str, body: bytes) -> bytes:
+        async def subscribe(subject: str, body: bytes) -> bytes:
             heard.append(subject)
             return b"ok"
 
-        await gateway.serve("up.>", hear, answers=lambda subject: subjects.inbox_of_node(subject.split(".")[1]))
+        await gateway.serve("up.>", subscribe, answers=lambda subject: subjects.inbox_of_node(subject.split(".")[1]))
         evil = await guarded.node("evil")
         assert await evil.request("up.evil.beat.g", b"", 60) == b"ok"
         tag = "g0123456789abcdef"

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sandboxagent.fleet.bus.interface import Bus, Hearer, StopHearing
+from sandboxagent.fleet.bus.interface import Bus, MessageHandler, Unsubscribe
 from sandboxagent.fleet.bus.memory import MemoryBus
 from sandboxagent.fleet.bus.nats import connect
 from sandboxagent.fleet.bus.tunnel import MAX_PIECE_BYTES, SILENCE_TIMEOUT, WINDOW
@@ -463,7 +463,7 @@ def test_a_small_answer_is_one_message_and_a_head_without_a_length_does_not_wait
     async def main() -> None:
         async with in_memory() as fleet:
             heard: list[bytes] = []
-            await fleet.gateway_bus.hear("up.n1.flow.g.*", lambda _, message: heard.append(message))
+            await fleet.gateway_bus.subscribe("up.n1.flow.g.*", lambda _, message: heard.append(message))
             await fleet.join("n1", echo)
             answer = await fleet.gateway.call("n1", NodeRequest("PUT", b"/"), b"small", most=100)
             assert (answer.body, len(heard)) == (b"small", 1)
@@ -489,11 +489,11 @@ def test_a_request_that_is_cancelled_before_its_node_is_heard_leaves_nothing_beh
             await fleet.join("n1", echo)
             hearing = asyncio.Event()
 
-            async def hear(subject: str, take: Hearer) -> StopHearing:
+            async def subscribe(subject: str, take: MessageHandler) -> Unsubscribe:
                 hearing.set()
                 return await asyncio.get_running_loop().create_future()
 
-            monkeypatch.setattr(fleet.gateway_bus, "hear", hear)
+            monkeypatch.setattr(fleet.gateway_bus, "subscribe", subscribe)
             asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("GET", b"/"), most=100))
             async with asyncio.timeout(BOUND):
                 await hearing.wait()

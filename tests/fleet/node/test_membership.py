@@ -101,7 +101,7 @@ class World:
         """Show a gateway of these versions until something is true."""
         announcement = msgspec.msgpack.encode(messages.GatewayAnnouncement("g", oldest, newest or messages.PROTOCOL))
         while not condition():
-            await self.bus.publish(subjects.BEACON, announcement)
+            await self.bus.publish(subjects.GATEWAY_ANNOUNCEMENTS, announcement)
             await asyncio.sleep(0.01)
 
     async def close(self) -> None:
@@ -360,7 +360,7 @@ def test_a_run_of_a_node_that_does_not_answer_may_still_be_there() -> None:
         assert not await asking.is_there("n1", "nonce")
         assert not await asking.answers("n1", "nonce")
         frozen = MemoryBus(world.cluster)
-        await frozen.hear(subjects.run_of_node("n1", "nonce"), lambda subject, body: None)
+        await frozen.subscribe(subjects.run_of_node("n1", "nonce"), lambda subject, body: None)
         assert await asking.is_there("n1", "nonce")
         assert not await asking.answers("n1", "nonce")
         assert not await asking.is_there("n1", "*")

@@ -24,7 +24,7 @@ CLOSE_TIMEOUT = 1.0
 """Seconds to close a WebSocket."""
 
 
-class Rota:
+class ServerOrder:
     """The order in which the client connects to servers. The server that was lost last comes last.
 
     A frozen server accepts connections and never answers, so the client must not return to it first.
@@ -50,13 +50,13 @@ class Dialer(Client):
     def __init__(self, proxy: str | None) -> None:
         super().__init__()
         self._proxy = proxy
-        self.rota = Rota()
+        self.server_order = ServerOrder()
 
     async def _connect_to_server(self, s: Srv) -> None:
-        self.rota.note(s.uri.netloc)
+        self.server_order.note(s.uri.netloc)
         if not self._transport:  # pyright: ignore[reportGeneralTypeIssues] - it is a bool, without saying so
             is_web = s.uri.scheme in ("ws", "wss")
-            self._transport = WebSocketWay(self._proxy) if is_web else TcpWay(self._proxy)
+            self._transport = WebSocketConnection(self._proxy) if is_web else TcpConnection(self._proxy)
         await super()._connect_to_server(s)
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
@@ -68,7 +68,7 @@ class Dialer(Client):
             return None
 
 
-class TcpWay(TcpTransport):
+class TcpConnection(TcpTransport):
     """A TCP connection, made with CONNECT if there is a proxy. With `tls://`, it sends nothing before TLS."""
 
     def __init__(self, proxy: str | None) -> None:
@@ -133,7 +133,7 @@ async def _ask_for_tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWr
         raise ConnectionError(f"{where} does not connect to {target}: {status[:200]}")
 
 
-class WebSocketWay(Transport):
+class WebSocketConnection(Transport):
     """A WebSocket whose frames carry bytes of the protocol. Without `proxy`, the environment's proxy is used."""
 
     def __init__(self, proxy: str | None) -> None:

@@ -30,7 +30,7 @@ class Unreachable(BusError):
     """There was no answer in time. An append or a put may have happened."""
 
 
-class Nowhere(BusError):
+class NoSubscriber(BusError):
     """Nothing serves the subject. The request had no effect."""
 
 
@@ -172,9 +172,9 @@ class Table(Protocol):
 Handler = Callable[[str, bytes], Coroutine[object, None, bytes | None]]
 """Takes a request's subject and body. Returns the answer, or None to send no answer."""
 
-Hearer = Callable[[str, bytes], None]
+MessageHandler = Callable[[str, bytes], None]
 """Takes a message's subject and body."""
-StopHearing = Callable[[], Awaitable[None]]
+Unsubscribe = Callable[[], Awaitable[None]]
 """Ends a subscription."""
 
 
@@ -197,7 +197,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+    async def subscribe(self, subject: str, take: MessageHandler) -> Unsubscribe:
         """Subscribe to a subject, which may have wildcards, and return a function that ends the subscription.
 
         `take` is called for each message, in order. It must not block.
@@ -213,7 +213,7 @@ class Bus(Protocol):
         waiting: int = MAX_WAITING_BYTES,
         at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
-    ) -> StopHearing:
+    ) -> Unsubscribe:
         """Answer requests on a subject, which may have wildcards, and return a function that ends this.
 
         Each request is answered in a task of its own. `answers` returns the prefix of the subjects on which the sender

@@ -15,7 +15,7 @@ from sandboxagent.fleet.bus.interface import (
     BusError,
     BusRefused,
     Conflict,
-    Nowhere,
+    NoSubscriber,
     StreamMessage,
     StreamRecord,
     TableEntry,
@@ -83,7 +83,7 @@ class JetStream:
         message, headers = last
         try:
             answer = await self._connection.ask(message.subject, message.body, headers, ANSWER_TIMEOUT)
-        except Nowhere as error:
+        except NoSubscriber as error:
             raise BusRefused(f"no stream takes {message.subject}") from error
         acknowledged = msgspec.json.decode(answer.data, type=ApiAnswer).check(", ".join(append.expected))
         return acknowledged.seq - len(messages) + 1
@@ -111,7 +111,7 @@ class JetStream:
         while True:
             page = _Page(subject, through)
             inbox = self._connection.new_inbox()
-            end = await self._connection.subscribe(inbox, page.take)
+            end = await self._connection.receive(inbox, page.take)
             asked = {
                 "seq": after + 1,
                 "next_by_subj": subject,
@@ -250,7 +250,7 @@ class JetStreamTable:
 
         reader = _Reader(self._connection, self._stream, take)
         await reader.start([self._prefix + ">"], {"deliver_policy": "last_per_subject"}, 0)
-        await reader.caught_up.wait()
+        await reader.is_current.wait()
         return reader
 
 
@@ -270,7 +270,7 @@ class _Reader:
     """
 
     def __init__(self, connection: NatsConnection, stream: str, take: Callable[[NatsMessage, int], None]) -> None:
-        self.caught_up = asyncio.Event()
+        self.is_current = asyncio.Event()
         """Set when all messages that existed at the start have been delivered."""
         self._connection = connection
         self._stream = stream
@@ -352,7 +352,7 @@ class _Reader:
         """
         await self._drop()
         if not self._subjects:
-            self.caught_up.set()
+            self.is_current.set()
             return
         began_at = self._loop.time()
         if self._lacking_since is None:
@@ -382,11 +382,11 @@ class _Reader:
         name = inbox.rpartition(".")[2]
         self._consumed = 0
         self._heard_at = self._loop.time()
-        self._end = await self._connection.subscribe(inbox, self._deliver)
+        self._end = await self._connection.receive(inbox, self._deliver)
         self._consumer, self._made = name, self._config(policy) | {"name": name, "deliver_subject": inbox}
         made = (await self._ask_for(name, self._made, timeout)).check(self._stream)
         if not made.num_pending and not self._consumed:
-            self.caught_up.set()
+            self.is_current.set()
 
     async def _ask_for(self, name: str, config: Json, timeout: float, **how: str) -> ApiAnswer:
         """Create or change a consumer."""
@@ -430,7 +430,7 @@ class _Reader:
         except Exception:
             logger.exception("message not taken subject=%s", message.subject)
         if place.pending == 0:
-            self.caught_up.set()
+            self.is_current.set()
 
     async def _watch(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from sandboxagent.fleet.bus.interface import BusRefused, Conflict, Nowhere, Unreachable
+from sandboxagent.fleet.bus.interface import BusRefused, Conflict, NoSubscriber, Unreachable
 
 ANSWER_TIMEOUT = 5.0
 """Seconds that JetStream has for one answer."""
@@ -56,7 +56,7 @@ class NatsConnection(Protocol):
     async def publish(
         self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None: ...
-    async def subscribe(
+    async def receive(
         self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]: ...
     def new_inbox(self) -> str: ...
@@ -135,7 +135,7 @@ async def call_api(connection: NatsConnection, call: str, body: Json, timeout: f
     """Call JetStream's management API. Raises BusRefused if the servers have no JetStream."""
     try:
         answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, timeout)
-    except Nowhere as error:
+    except NoSubscriber as error:
         raise BusRefused("the NATS servers have no JetStream for this account; turn it on") from error
     return msgspec.json.decode(answer.data, type=ApiAnswer)
 

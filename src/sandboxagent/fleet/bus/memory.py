@@ -14,12 +14,12 @@ from sandboxagent.fleet.bus.interface import (
     BusRefused,
     Conflict,
     Handler,
-    Hearer,
-    Nowhere,
-    StopHearing,
+    MessageHandler,
+    NoSubscriber,
     StreamRecord,
     TableEntry,
     Unreachable,
+    Unsubscribe,
 )
 
 
@@ -30,7 +30,7 @@ class Cluster:
     streams: dict[str, "MemoryStream"] = field(default_factory=dict[str, "MemoryStream"])
     tables: dict[str, "MemoryTable"] = field(default_factory=dict[str, "MemoryTable"])
     served: list[tuple[str, Handler, "MemoryBus"]] = field(default_factory=list[tuple[str, Handler, "MemoryBus"]])
-    hearers: list["_Hearing"] = field(default_factory=list["_Hearing"])
+    subscriptions: list["_Subscription"] = field(default_factory=list["_Subscription"])
     disturb: Callable[[str, bytes], Iterable[bytes]] | None = None
     """Replaces a message on its way to subscribers by the messages that it returns: none, several, or other ones."""
     answers_to_lose: int = 0
@@ -57,11 +57,11 @@ class Cluster:
     def deliver(self, subject: str, body: bytes) -> bool:
         """Pass a message to its subscribers, after all earlier messages. Return whether there are subscribers."""
         loop = asyncio.get_running_loop()
-        hearing = [each for each in self.hearers if matches(each.pattern, subject)]
-        for each in hearing:
+        subscribed = [each for each in self.subscriptions if matches(each.pattern, subject)]
+        for each in subscribed:
             for sent in (body,) if self.disturb is None else self.disturb(subject, body):
                 loop.call_soon(each.take, subject, sent)
-        return bool(hearing)
+        return bool(subscribed)
 
 
 class MemoryBus:
@@ -76,7 +76,7 @@ class MemoryBus:
         self.check()
         serving = [(handler, server) for pattern, handler, server in self.cluster.served if matches(pattern, subject)]
         if not serving:
-            raise Nowhere(subject)
+            raise NoSubscriber(subject)
         asked = {
             self._tasks.run(handler(subject, body), f"answer {subject}"): server
             for handler, server in serving
@@ -109,11 +109,11 @@ class MemoryBus:
         if reply and not heard:
             self.cluster.deliver(reply, b"")
 
-    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+    async def subscribe(self, subject: str, take: MessageHandler) -> Unsubscribe:
         self.check()
-        hearing = _Hearing(subject, take, self)
-        self.cluster.hearers.append(hearing)
-        return hearing.end
+        subscribed = _Subscription(subject, take, self)
+        self.cluster.subscriptions.append(subscribed)
+        return subscribed.end
 
     async def serve(
         self,
@@ -124,7 +124,7 @@ class MemoryBus:
         waiting: int = MAX_WAITING_BYTES,
         at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
-    ) -> StopHearing:
+    ) -> Unsubscribe:
         # `answers` needs no check: an answer is returned to the caller and goes nowhere else.
         served = (subject, handler, self)
         self.cluster.served.append(served)
@@ -145,7 +145,7 @@ class MemoryBus:
     async def close(self) -> None:
         self.cut = True
         self.cluster.served = [each for each in self.cluster.served if each[2] is not self]
-        self.cluster.hearers = [each for each in self.cluster.hearers if each.bus is not self]
+        self.cluster.subscriptions = [each for each in self.cluster.subscriptions if each.bus is not self]
 
     async def lost(self) -> str:
         await self.cluster.closed.wait()
@@ -158,20 +158,20 @@ class MemoryBus:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Hearing:
+class _Subscription:
     """A member's subscription to a subject."""
 
     pattern: str
-    hand_over: Hearer
+    hand_over: MessageHandler
     bus: MemoryBus
 
     def take(self, subject: str, body: bytes) -> None:
-        if not self.bus.cut and self in self.bus.cluster.hearers:
+        if not self.bus.cut and self in self.bus.cluster.subscriptions:
             self.hand_over(subject, body)
 
     async def end(self) -> None:
-        if self in self.bus.cluster.hearers:
-            self.bus.cluster.hearers.remove(self)
+        if self in self.bus.cluster.subscriptions:
+            self.bus.cluster.subscriptions.remove(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,10 @@ from sandboxagent.fleet.bus.interface import (
     BusError,
     BusRefused,
     Handler,
-    Hearer,
-    Nowhere,
-    StopHearing,
+    MessageHandler,
+    NoSubscriber,
     Unreachable,
+    Unsubscribe,
 )
 from sandboxagent.fleet.bus.jetstream import MARKER_TIMEOUT, JetStream, JetStreamTable
 from sandboxagent.fleet.bus.jetstream_api import ANSWER_TIMEOUT, NatsMessage, make, nanoseconds
@@ -117,7 +117,7 @@ async def connect(
                 disconnected_cb=note_cut,
                 reconnected_cb=check_again,
                 connect_timeout=CONNECT_TIMEOUT,
-                reconnect_to_server_handler=client.rota.choose,
+                reconnect_to_server_handler=client.server_order.choose,
                 max_reconnect_attempts=-1,
                 ping_interval=PING_INTERVAL,
                 max_outstanding_pings=2,
@@ -133,7 +133,7 @@ async def connect(
     if client.max_payload < MIN_PAYLOAD_BYTES:
         await client.close()
         raise BusRefused(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
-    if not await bus.may_hear(client.new_inbox()):
+    if not await bus.may_subscribe(client.new_inbox()):
         await client.close()
         node = name if inbox == subjects.inbox_of_node(name) else None
         raise BusRefused(f"{', '.join(servers)}: {explain_denial(credentials, node)}")
@@ -187,7 +187,7 @@ class NatsBus:
         """Seconds for which the servers have not been reachable; 0 while they are."""
         return 0.0 if self.cut_at is None else asyncio.get_running_loop().time() - self.cut_at
 
-    async def may_hear(self, subject: str) -> bool:
+    async def may_subscribe(self, subject: str) -> bool:
         """Return whether the servers let this member subscribe to a subject."""
         end = await self._subscribe(subject, _ignore)
         await self._settle()
@@ -215,7 +215,7 @@ class NatsBus:
             )
             return _arrival(answer)
         except nats.errors.NoRespondersError as error:
-            raise Nowhere(subject) from error
+            raise NoSubscriber(subject) from error
         except nats.errors.MaxPayloadError as error:
             raise BusRefused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -253,7 +253,7 @@ class NatsBus:
         waiting: int = MAX_WAITING_BYTES,
         at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
-    ) -> StopHearing:
+    ) -> Unsubscribe:
         places = asyncio.Semaphore(at_once)
 
         async def answer(message: Msg) -> None:
@@ -297,14 +297,14 @@ class NatsBus:
         except Exception:
             logger.exception("request failed subject=%s", message.subject)
 
-    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+    async def subscribe(self, subject: str, take: MessageHandler) -> Unsubscribe:
         # If nobody subscribes to a subject, NATS sends a message with a status header and without a body.
         async def hand_over(message: NatsMessage) -> None:
             take(message.subject, message.data)
 
-        return await self.subscribe(subject, hand_over)
+        return await self.receive(subject, hand_over)
 
-    async def subscribe(
+    async def receive(
         self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
         """Pass messages to `take` in order. Return a function that ends the subscription."""
@@ -320,7 +320,7 @@ class NatsBus:
         take: Callable[[Msg], Awaitable[None]],
         waiting: int = MAX_WAITING_BYTES,
         lost: Callable[[str], None] | None = None,
-    ) -> StopHearing:
+    ) -> Unsubscribe:
         # nats-py leaves the type of an unused parameter incomplete.
         subscribe = cast("Callable[..., Awaitable[Subscription]]", self._client.subscribe)
         subscription = await subscribe(subject, cb=take, pending_bytes_limit=waiting)

@@ -12,7 +12,7 @@ import re
 
 EVENTS = "ev.>"
 """Pattern of all subjects in the stream of events."""
-BEACON = "all.gateway"
+GATEWAY_ANNOUNCEMENTS = "all.gateway"
 """Subject on which gateways announce themselves."""
 
 GATEWAY = "_"

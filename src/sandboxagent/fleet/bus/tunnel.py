@@ -93,7 +93,7 @@ class Piece:
     body: bytes
 
 
-class FlowWay(Protocol):
+class FlowSender(Protocol):
     """Sends messages to the other side."""
 
     async def send(self, message: bytes) -> None:
@@ -102,7 +102,7 @@ class FlowWay(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BusWay:
+class BusSender:
     """Sends messages on the bus, to the subject that the other side subscribes to."""
 
     bus: Bus
@@ -117,7 +117,7 @@ class BusWay:
 class Flow:
     """One side of a flow. Both sides work alike. One task may send, and one may take."""
 
-    def __init__(self, way: FlowWay, table: "FlowTable", *, ends_with_them: bool, sign: bytes = b"") -> None:
+    def __init__(self, sender: FlowSender, table: "FlowTable", *, ends_with_them: bool, sign: bytes = b"") -> None:
         """Create one side of a flow.
 
         With `ends_with_them`, the other side need not stay after it has sent its last piece. Each keep-alive carries
@@ -125,7 +125,7 @@ class Flow:
         """
         self.broken: Reason | None = None
         """The reason why the flow has ended; None while it is open."""
-        self._way = way
+        self._sender = sender
         self._table = table
         self._ends_with_them = ends_with_them
         self._sign = sign
@@ -159,7 +159,7 @@ class Flow:
         self._check()
         self._sent += 1
         try:
-            await self._way.send(self._message(kind, body))
+            await self._sender.send(self._message(kind, body))
         except BusError:
             self._end(Reason.CUT_OFF)
         except asyncio.CancelledError:
@@ -189,7 +189,7 @@ class Flow:
         self._in_hand = False
         self._taken += 1
         if self._taken - self._granted >= WINDOW // 2:
-            self.give_sign()
+            self.send_keep_alive()
 
     def break_off(self, reason: Reason) -> None:
         """End the flow and tell the other side. Do nothing if the flow has ended already."""
@@ -201,7 +201,7 @@ class Flow:
         """End the flow regularly, after everything was sent and taken."""
         self._end(Reason.FINISHED)
 
-    def give_sign(self) -> None:
+    def send_keep_alive(self) -> None:
         """Send a keep-alive, with the number of pieces that this side has finished with."""
         self._tell(FlowKind.SIGN, self._sign)
 
@@ -257,7 +257,7 @@ class Flow:
             if silence > SILENCE_TIMEOUT and not (self._whole and self._ends_with_them):
                 self.break_off(Reason.SILENT)
             elif self._table.clock - self._spoke_at >= (SIGN_INTERVAL if is_heard else TICK_INTERVAL):
-                self.give_sign()
+                self.send_keep_alive()
 
     def _message(self, kind: FlowKind, body: bytes) -> bytes:
         self._spoke_at = self._table.clock
@@ -269,7 +269,7 @@ class Flow:
 
     async def _try_to_send(self, message: bytes) -> None:
         try:
-            await self._way.send(message)
+            await self._sender.send(message)
         except BusError:
             self._end(Reason.CUT_OFF)
 
@@ -304,9 +304,9 @@ class FlowTable:
         self._flows: set[Flow] = set()
         self._tasks = Tasks()
 
-    def open(self, way: FlowWay, *, ends_with_them: bool, sign: bytes = b"") -> Flow:
+    def open(self, sender: FlowSender, *, ends_with_them: bool, sign: bytes = b"") -> Flow:
         """Open a flow, which stays in the table until it ends."""
-        flow = Flow(way, self, ends_with_them=ends_with_them, sign=sign)
+        flow = Flow(sender, self, ends_with_them=ends_with_them, sign=sign)
         self._flows.add(flow)
         return flow
 

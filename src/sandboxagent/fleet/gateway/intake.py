@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import Bus, BusError, Conflict, Handler, StopHearing, Table
+from sandboxagent.fleet.bus.interface import Bus, BusError, Conflict, Handler, Table, Unsubscribe
 from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.validate import IGNORE_TIMEOUT, Quotas
 
@@ -67,11 +67,11 @@ class Intake:
         self._leases = leases
         self._clock = clock
         self._lease = lease
-        self._heard: dict[str, asyncio.Task[StopHearing]] = {}
+        self._heard: dict[str, asyncio.Task[Unsubscribe]] = {}
         """Subscriptions by node."""
         self._known_at: dict[str, float] = {}
         """Time when a node last had a lease, or when the gateway subscribed to it first."""
-        self._greeting: StopHearing | None = None
+        self._greeting: Unsubscribe | None = None
         self._greeted = 0
         self._floods, self._report_at = 0, clock()
         self._aside: dict[str, str] = {}

@@ -201,7 +201,7 @@ async def _show(bus: NatsBus, name: str, intake: Intake) -> None:
     while True:
         await intake.renew()
         with contextlib.suppress(BusError):
-            await bus.publish(subjects.BEACON, announcement)
+            await bus.publish(subjects.GATEWAY_ANNOUNCEMENTS, announcement)
         await asyncio.sleep(ANNOUNCE_INTERVAL)
 
 

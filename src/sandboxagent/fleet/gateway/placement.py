@@ -121,7 +121,7 @@ class Presence:
                 heard.set_result(bool(body))
 
         try:
-            stop = await self._bus.hear(back, take)
+            stop = await self._bus.subscribe(back, take)
         except BusError:
             return None
         try:

@@ -17,8 +17,17 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import Bus, BusError, StopHearing
-from sandboxagent.fleet.bus.tunnel import MAX_PIECE_BYTES, BusWay, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
+from sandboxagent.fleet.bus.interface import Bus, BusError, Unsubscribe
+from sandboxagent.fleet.bus.tunnel import (
+    MAX_PIECE_BYTES,
+    BusSender,
+    Flow,
+    FlowBroken,
+    FlowKind,
+    FlowTable,
+    Piece,
+    Reason,
+)
 from sandboxagent.fleet.messages import SAFE_AT, AnswerHead, Lease, Opening, Waiting
 from sandboxagent.protocol import headers
 from sandboxagent.protocol.errors import LogUnavailable, NodeUnreachable, TooMany
@@ -138,7 +147,7 @@ class GatewayTunnels:
         """Number of bytes of each node's incomplete answers."""
         self._flows: dict[str, Flow] = {}
         """Flows by the subject on which the node sends."""
-        self._heard: dict[str, asyncio.Task[StopHearing]] = {}
+        self._heard: dict[str, asyncio.Task[Unsubscribe]] = {}
         """Subscriptions to nodes' flows. Each node has its own, so that no node affects the others."""
 
     async def run(self) -> None:
@@ -164,7 +173,7 @@ class GatewayTunnels:
         with self._take_place(node):
             id = secrets.token_urlsafe(16)
             subject = subjects.flow_to_gateway(node, self._gateway, id)
-            way = BusWay(self._bus, subjects.flow_to_node(node, id), subject)
+            way = BusSender(self._bus, subjects.flow_to_node(node, id), subject)
             waiting = msgspec.msgpack.encode(Waiting(self._gateway, lease.nonce))
             flow = self.table.open(way, ends_with_them=True, sign=waiting)
             exchange = NodeExchange(node, lease.nonce, flow)
@@ -193,7 +202,7 @@ class GatewayTunnels:
         if hearing is None:
             self._stop_hearing_lost()
             subject = subjects.flow_to_gateway(node, self._gateway, "*")
-            hearing = self._heard[node] = asyncio.create_task(self._bus.hear(subject, self._take))
+            hearing = self._heard[node] = asyncio.create_task(self._bus.subscribe(subject, self._take))
         if hearing.done() and hearing.exception() is None:
             return
         try:
@@ -456,7 +465,7 @@ async def _send_whole(exchange: NodeExchange, body: bytes) -> None:
         await exchange.send(body, last=True)
 
 
-async def _stop(hearing: "asyncio.Task[StopHearing]") -> None:
+async def _stop(hearing: "asyncio.Task[Unsubscribe]") -> None:
     with suppress(BusError):
         stop = await hearing
         await stop()

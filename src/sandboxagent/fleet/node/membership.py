@@ -22,7 +22,7 @@ from sandboxagent import __version__
 from sandboxagent.core.threads import Pool
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Bus, BusError, Nowhere, Unreachable
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Bus, BusError, NoSubscriber, Unreachable
 from sandboxagent.fleet.messages import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
 from sandboxagent.fleet.node.publisher import NodePublisher
 from sandboxagent.fleet.node.tunnels import NodeTunnels
@@ -317,7 +317,7 @@ class Membership:
             await self._flows.start(bus, self._nonce)
             running.append(self._flows.run())
         # Subscribe to announcements last. When the servers have this subscription, they have the earlier ones, too.
-        await bus.serve(subjects.BEACON, self._take_announcement)
+        await bus.serve(subjects.GATEWAY_ANNOUNCEMENTS, self._take_announcement)
         tasks = [asyncio.create_task(each) for each in running]
         try:
             await asyncio.gather(*tasks)
@@ -369,7 +369,7 @@ class Membership:
             return await self._bus.request(
                 subjects.request_to_gateway(self._identity.node, verb, gateway), body, GATEWAY_TIMEOUT
             )
-        except (Nowhere, Unreachable):
+        except (NoSubscriber, Unreachable):
             self._gateways.leave(gateway)
             raise
 

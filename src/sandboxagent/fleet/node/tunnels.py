@@ -17,7 +17,7 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.tunnel import (
     MAX_PIECE_BYTES,
-    BusWay,
+    BusSender,
     Flow,
     FlowBroken,
     FlowKind,
@@ -71,7 +71,7 @@ class NodeTunnels:
             else:
                 flow.accept(message)
 
-        await bus.hear(subjects.flow_to_node(self._node, "*"), take)
+        await bus.subscribe(subjects.flow_to_node(self._node, "*"), take)
 
     async def run(self) -> None:
         """Detect gateways that are gone. End all flows when the task is cancelled."""
@@ -90,7 +90,7 @@ class NodeTunnels:
         # The message belongs to a flow that has ended, or to another node of this name.
         if said is None or said.nonce != self._nonce or not subjects.is_name(said.gateway):
             return
-        way = BusWay(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
+        way = BusSender(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
         flow = self.table.open(way, ends_with_them=False)
         if opening is None:
             # The opening, or the end of the answer, was lost together with a connection to the bus.
