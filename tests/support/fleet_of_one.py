@@ -17,7 +17,7 @@ from tests.support.nats import NatsServer, nats_server
 from tests.support.running import BOUND, Server
 
 NODE = "n1"
-_OF_THE_DOOR = ("port", "token", "no_token", "insecure")
+_OF_THE_GATEWAY = ("port", "token", "no_token", "insecure")
 """What is about the address that clients know: the node's own port keeps to itself."""
 _OF_THE_NODE = ("data_dir", "config_dir")
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -40,7 +40,7 @@ class Front:
     def flags_of_node(self, flags: Sequence[str]) -> list[str]:
         """What the server gets in place of its flags. A client needs nothing that opens its own port."""
         joining = ("--join", self._nats_url(), "--creds", str(self._keys.node_key(NODE)), "--node", NODE)
-        kept = [word for option in _options(flags) if _name(option) not in _OF_THE_DOOR for word in option]
+        kept = [word for option in _options(flags) if _name(option) not in _OF_THE_GATEWAY for word in option]
         return ["--token", "of-the-node", *kept, *joining]
 
     def start(self, node: Server) -> str:

@@ -214,7 +214,7 @@ class Gone(Struct, rename="camel", tag_field="kind", tag="gone"):
     the connection attaches to later is another one."""
 
 
-class Visit(Struct, rename="camel"):
+class ConnectionRecord(Struct, rename="camel"):
     """A connection in the fleet's table, as JSON."""
 
     digest: str
@@ -253,7 +253,7 @@ class Waiting(Struct, rename="camel"):
     nonce: str
 
 
-class Introduced(Struct, rename="camel"):
+class IntroductionReply(Struct, rename="camel"):
     """The answer to an Introduction."""
 
     known: bool

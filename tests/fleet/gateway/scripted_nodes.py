@@ -31,9 +31,9 @@ PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","pa
 PROMPT = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
 GREETING = b'{"jsonrpc":"2.0","id":0,"result":{}}'
 NEW = b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}'
-INTRODUCED = messages.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))
+INTRODUCED = messages.IntroductionReply(known=True, agent="a", greeting=msgspec.Raw(b"null"))
 KNOWN = NodeAnswer(200, [], msgspec.json.encode(INTRODUCED), "")
-STRANGER = NodeAnswer(200, [], msgspec.json.encode(messages.Introduced(known=False, agent="a")), "")
+STRANGER = NodeAnswer(200, [], msgspec.json.encode(messages.IntroductionReply(known=False, agent="a")), "")
 FORGOTTEN = NodeAnswer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}', "")
 ACCEPTED = NodeAnswer(202, [], b"", "")
 REFUSED = NodeAnswer(409, [], b'{"type":"urn:sandbox-agent:error:turn-running","title":"Busy"}', "")
@@ -46,7 +46,7 @@ async def never(asked: NodeRequest, body: bytes) -> NodeAnswer:
 
 
 def replying(answer: NodeAnswer) -> Reply:
-    """Knows every guest, and answers all else with this."""
+    """Knows every remote connection, and answers all else with this."""
 
     async def reply(asked: NodeRequest, body: bytes) -> NodeAnswer:
         return KNOWN if asked.target == PATH.encode() else answer

@@ -12,9 +12,9 @@ from sandboxagent.fleet import records
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import Ingest
-from sandboxagent.fleet.gateway.limits import Marks
+from sandboxagent.fleet.gateway.limits import ExcessReports
 from sandboxagent.fleet.gateway.owners import TABLE, Owners
-from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
+from sandboxagent.fleet.gateway.registry import ListedSession, NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer
 from sandboxagent.fleet.messages import FactsReply, FactsRequest, LogReply, LogRequest
 from sandboxagent.protocol.envelope import META, parse
@@ -32,7 +32,7 @@ class Gateway:
 
     ingest: Ingest
     registry: NodeRegistry
-    marks: Marks
+    marks: ExcessReports
 
     async def ask(self, node: str, verb: str, request: object) -> bytes:
         body = msgspec.msgpack.encode(request)
@@ -78,7 +78,7 @@ class Gateway:
 
 
 async def open_gateway(cluster: Cluster) -> Gateway:
-    bus, marks, registry = MemoryBus(cluster), Marks(Clock()), NodeRegistry()
+    bus, marks, registry = MemoryBus(cluster), ExcessReports(Clock()), NodeRegistry()
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
     leases, listed = await bus.table("nodes"), await bus.table("sess")
     owners = Owners(await bus.table(TABLE), events)
@@ -212,7 +212,9 @@ def test_a_client_whose_session_lost_its_alias_to_a_quicker_one_is_told(listed: 
         made = NodeAnswer(200, [], b'{"jsonrpc":"2.0","id":2,"result":{"sessionId":"made"}}', "")
         gateway = await scripted_nodes.open_gateway(n=scripted_nodes.replying(made))
         client = await gateway.client("n", home="n")
-        gateway.registry.sessions[subjects.token("made")] = Seen("made", "n", "/", ("", ""), msgspec.Raw(b"{}"), listed)
+        gateway.registry.sessions[subjects.token("made")] = ListedSession(
+            "made", "n", "/", ("", ""), msgspec.Raw(b"{}"), listed
+        )
         wishes = {"_meta": {META: {"requestedSessionId": "mine"}}}
         asked = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": wishes}
         answer = await gateway.calls.submit(client, parse(json.dumps(asked).encode()))

@@ -3,7 +3,7 @@
 import pytest
 
 from sandboxagent.fleet.gateway import connection as connection_module
-from sandboxagent.fleet.gateway.connection import FleetConnection, Promise
+from sandboxagent.fleet.gateway.connection import FleetConnection, ResponsePromise
 
 
 def _connection() -> FleetConnection:
@@ -19,7 +19,7 @@ def test_notes_of_one_connection_are_not_in_another() -> None:
     one.note_attached("s", "n", 5)
     one.note_attached("s", "n", 7)
     one.note_gone("t", 8, 9)
-    assert (one.asked, one.unanswered) == ({b"1": ("n",)}, {b"1": Promise("n", "run", 3)})
+    assert (one.asked, one.unanswered) == ({b"1": ("n",)}, {b"1": ResponsePromise("n", "run", 3)})
     assert (one.attached_by, one.attached_again) == ({"s": "n"}, {"s": 7})
     assert (one.gone, one.attached_since("s")) == ({"t": [(8, 9)]}, 7)
     assert [list(table) for table in (*one.requests.values(), *one.settled.values())] == [
@@ -33,8 +33,8 @@ def test_notes_of_one_connection_are_not_in_another() -> None:
 
 def test_forgotten_promises_and_ended_attachments_are_gone() -> None:
     one = _connection()
-    one.note_promise(b"1", Promise("n", "run", 3))
-    one.note_promise(b"1", Promise("n", "another", 3))
+    one.note_promise(b"1", ResponsePromise("n", "run", 3))
+    one.note_promise(b"1", ResponsePromise("n", "another", 3))
     assert one.unanswered[b"1"].run == "run"
     one.forget_promises([b"1", b"2"])
     one.note_attached("s", "n", 5)

@@ -12,7 +12,7 @@ from sandboxagent.fleet.bus.interface import StreamRecord
 from sandboxagent.fleet.bus.memory import Cluster
 from sandboxagent.fleet.gateway import connection as connection_module
 from sandboxagent.fleet.gateway.feed import EVERYTHING
-from sandboxagent.fleet.messages import Gone, Visit
+from sandboxagent.fleet.messages import ConnectionRecord, Gone
 from sandboxagent.protocol.errors import LogUnavailable, UnknownConnection
 from sandboxagent.server.log.event import Chunk
 from tests.fleet.gateway.gateways import (
@@ -155,7 +155,7 @@ def test_a_node_that_cannot_be_heard_ends_the_connection_here() -> None:
         gateway = await start_gateway(cluster, "g1")
         opened = await gateway.open()
         stream = gateway.read(opened)
-        visit = msgspec.structs.replace(msgspec.json.decode(opened.record(), type=Visit), nodes=["m"])
+        visit = msgspec.structs.replace(msgspec.json.decode(opened.record(), type=ConnectionRecord), nodes=["m"])
         attach(cluster, "m", opened.tag, "s")
 
         async def fail(channels: Sequence[str], after: int, through: int) -> list[Chunk]:

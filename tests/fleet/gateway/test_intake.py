@@ -15,7 +15,7 @@ from sandboxagent.fleet.bus.interface import Bus, BusError, Table
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, Ingest
 from sandboxagent.fleet.gateway.intake import MAX_FIRST_BEATS, UNKNOWN_TIMEOUT, Intake
-from sandboxagent.fleet.gateway.limits import Marks
+from sandboxagent.fleet.gateway.limits import ExcessReports
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.tunnels import GatewayTunnels, NodeRequest
@@ -71,7 +71,7 @@ async def open_gateway(bus: Bus, name: str = "g", orders: Orders | None = None) 
     clock, taken = Clock(), Counter[str]()
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
     leases, listed = await bus.table("nodes"), await bus.table("sess")
-    registry, quotas, marks = NodeRegistry(orders), Quotas(RATE, clock), Marks(clock)
+    registry, quotas, marks = NodeRegistry(orders), Quotas(RATE, clock), ExcessReports(clock)
     await registry.start(leases, listed)
     tables = Owners(await bus.table("owners"), events), leases, listed
     ingest = Ingest(

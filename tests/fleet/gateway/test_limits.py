@@ -14,7 +14,7 @@ from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Append, StreamMessa
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import Ingest
-from sandboxagent.fleet.gateway.limits import KEEP_TIMEOUT, MAX_DESCRIPTION_BYTES, Marks, NodeLimits, Unfinished
+from sandboxagent.fleet.gateway.limits import KEEP_TIMEOUT, MAX_DESCRIPTION_BYTES, ExcessReports, NodeLimits, Unfinished
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.messages import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
@@ -29,7 +29,7 @@ from tests.support.running import BOUND
 class Limited:
     """A gateway, and the nodes `evil` and `good`."""
 
-    def __init__(self, ingest: Ingest, registry: NodeRegistry, marks: Marks, bus: MemoryBus) -> None:
+    def __init__(self, ingest: Ingest, registry: NodeRegistry, marks: ExcessReports, bus: MemoryBus) -> None:
         self.ingest = ingest
         self.registry = registry
         self.marks = marks
@@ -66,7 +66,7 @@ class Limited:
 
 
 async def open_limited(limits: NodeLimits, clock: Clock | None = None) -> Limited:
-    bus, marks = MemoryBus(Cluster()), Marks(clock or Clock())
+    bus, marks = MemoryBus(Cluster()), ExcessReports(clock or Clock())
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
     leases, listed = await bus.table("nodes"), await bus.table("sess")
     registry = NodeRegistry(most=limits.sessions)
@@ -187,7 +187,7 @@ def test_a_node_that_describes_itself_at_length_gets_no_lease_and_the_reason() -
 
 def test_a_node_that_is_marked_again_and_again_is_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    marks = Marks(clock)
+    marks = ExcessReports(clock)
     with caplog.at_level("WARNING"):
         for _ in range(1000):
             marks.note("evil", "too much")

@@ -56,7 +56,7 @@ async def attached_clients(cluster: Cluster, gateways: list[Gateway]) -> list[Fl
 
 
 def attaching(*answers: NodeAnswer) -> Reply:
-    """Knows no guest, and answers with each of these; the last one ever again."""
+    """Knows no remote connection, and answers with each of these; the last one ever again."""
     left = list(answers)
 
     async def reply(asked: NodeRequest, body: bytes) -> NodeAnswer:

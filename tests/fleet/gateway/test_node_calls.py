@@ -8,7 +8,7 @@ import pytest
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
-from sandboxagent.fleet.gateway import node_calls as guests_module
+from sandboxagent.fleet.gateway import node_calls
 from sandboxagent.fleet.gateway import requests as calls_module
 from sandboxagent.fleet.gateway.requests import MANY_TIMEOUT
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
@@ -34,7 +34,7 @@ from tests.support.running import BOUND
 
 
 def test_connections_are_kept_while_a_node_ignores_its_introduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guests_module, "NODE_TIMEOUT", 0.05)
+    monkeypatch.setattr(node_calls, "NODE_TIMEOUT", 0.05)
 
     async def main() -> None:
         gateway = await open_gateway(silent=never)
@@ -88,7 +88,7 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
 
 
 async def greet(asked: NodeRequest, body: bytes) -> NodeAnswer:
-    greeting = msgspec.json.encode(messages.Introduced(known=True, agent="a", greeting=msgspec.Raw(GREETING)))
+    greeting = msgspec.json.encode(messages.IntroductionReply(known=True, agent="a", greeting=msgspec.Raw(GREETING)))
     return NodeAnswer(200, [], greeting, "")
 
 
@@ -127,16 +127,16 @@ def test_a_client_waits_for_a_node_that_takes_long_to_greet_it_and_answers(monke
     monkeypatch.setattr(calls_module, "PROBE_INTERVAL", 0.01)
 
     async def main() -> None:
-        knocked = asyncio.Event()
+        probed = asyncio.Event()
 
         async def greet_late(asked: NodeRequest, body: bytes) -> NodeAnswer:
-            await knocked.wait()
+            await probed.wait()
             return await greet(asked, body)
 
         async def answers(node: str, run: str) -> bool:
             probes.append(node)
             if len(probes) == 3:
-                knocked.set()
+                probed.set()
             return True
 
         probes: list[str] = []
@@ -184,7 +184,7 @@ def test_a_cancel_reaches_a_node_behind_a_silent_one() -> None:
 
 
 def test_a_node_that_forgets_its_guest_again_and_again_is_asked_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guests_module, "NODE_TIMEOUT", 0.5)
+    monkeypatch.setattr(node_calls, "NODE_TIMEOUT", 0.5)
 
     async def main() -> None:
         gateway = await open_gateway(n=replying(FORGOTTEN))

@@ -6,7 +6,7 @@ import msgspec
 
 from sandboxagent.fleet import records
 from sandboxagent.fleet.bus.memory import Cluster
-from sandboxagent.fleet.gateway.connection import Promise
+from sandboxagent.fleet.gateway.connection import ResponsePromise
 from sandboxagent.fleet.messages import Lease
 from sandboxagent.server.log.event import Chunk, Direction, connection_channel, session_channel
 from tests.fleet.gateway.gateways import (
@@ -65,7 +65,7 @@ def test_a_response_is_taken_of_the_node_alone_that_was_asked() -> None:
             await first.connections.add_node(opened, node)
         moved = await second.take_over(opened)
         forged, fair = b'{"jsonrpc":"2.0","id": 7,"result":{}}', b'{"jsonrpc":"2.0","id":7,"result":{"of":"n"}}'
-        await first.connections.promises.note_accepted(opened, b"7", Promise("n", "a run", 0))
+        await first.connections.promises.note_accepted(opened, b"7", ResponsePromise("n", "a run", 0))
         async with asyncio.timeout(BOUND):
             while b"7" not in moved.asked:  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
@@ -91,7 +91,7 @@ def test_a_forged_response_leaves_the_request_unanswered() -> None:
         opened = await gateway.open("n")
         for node in ("n", "evil"):
             await gateway.connections.add_node(opened, node)
-        await gateway.connections.promises.note_accepted(opened, b'"a"', Promise("n", "a run", 0))
+        await gateway.connections.promises.note_accepted(opened, b'"a"', ResponsePromise("n", "a run", 0))
         tell(cluster, "evil", opened.tag, b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code":-1,"message":""}}')
         tell(cluster, "n", opened.tag, LAST)
         await read_until(gateway.read(opened), LAST)

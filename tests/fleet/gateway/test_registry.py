@@ -12,7 +12,7 @@ from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Table, TableEntry
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
-from sandboxagent.fleet.gateway import registry as roster_module
+from sandboxagent.fleet.gateway import registry
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.registry import ORDERS, NodeRegistry, forget_key, pin_key
@@ -201,7 +201,7 @@ def test_labels_and_agents_of_a_pinned_node_are_the_operators_word_and_not_its_o
 
 
 def test_remembered_gone_sessions_are_bounded_and_can_be_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster_module, "MAX_GONE", 3)
+    monkeypatch.setattr(registry, "MAX_GONE", 3)
 
     async def main() -> None:
         bus = MemoryBus(Cluster())

@@ -113,7 +113,7 @@ def test_a_node_that_publishes_without_end_drops_its_own_events_and_no_others(bu
                 reply = await gateway.say("evil", f"evil {place % sessions}")
                 await gateway.shares.look()
                 assert reply.published or "evil has most of it" in (reply.slow or "")
-                assert gateway.shares.pressing("good") is None
+                assert gateway.shares.wait_reason("good") is None
             for name in range(3):
                 lines = [b"good %d" % place for place in range(30) if place % 3 == name]
                 assert await gateway.history(f"good {name}") == (lines, 0)

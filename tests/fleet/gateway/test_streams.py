@@ -8,7 +8,7 @@ import pytest
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster
 from sandboxagent.fleet.gateway.connection import FleetConnection
-from sandboxagent.fleet.messages import Visit
+from sandboxagent.fleet.messages import ConnectionRecord
 from sandboxagent.server.http.stream import REPLACED
 from tests.fleet.gateway.gateways import (
     LAST,
@@ -39,7 +39,7 @@ def test_a_stream_passes_over_nothing_of_a_node_that_another_gateway_brings_in()
         reading = asyncio.create_task(read_until(stream, LAST))
         entry = cluster.tables["conns"].entries[opened.tag]
         assert entry.value is not None
-        visit = msgspec.json.decode(entry.value, type=Visit)
+        visit = msgspec.json.decode(entry.value, type=ConnectionRecord)
         visit.nodes.append("m")
         cluster.tables["conns"].put(opened.tag, msgspec.json.encode(visit), None, None)
         while "m" not in moved.remotes:  # noqa: ASYNC110 - what is tested has no events

@@ -32,7 +32,7 @@ UPDATE: dict[str, object] = {"method": "session/update", "params": {"sessionId":
 
 
 async def open_gateways() -> tuple[list[Gateway], Cluster]:
-    """Two; a client is a guest of `n1` and `n2`, and `n1` has a session."""
+    """Two; a client has remote connections at `n1` and `n2`, and `n1` has a session."""
     cluster = Cluster()
     leases = {name: fleet.Lease(name, f"of {name}", "", {}, [], 0) for name in ("n1", "n2")}
 

@@ -19,7 +19,7 @@ from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, MAX_RATE_BYTES, Ingest
 from sandboxagent.fleet.gateway.intake import Intake
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.placement import Presence
+from sandboxagent.fleet.gateway.placement import NodeProbe
 from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.validate import Quotas
 from sandboxagent.fleet.node import membership
@@ -69,7 +69,7 @@ class World:
         events = await self.bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed, registry = await self.bus.table("nodes"), await self.bus.table("sess"), NodeRegistry()
         await registry.start(leases, listed)
-        is_there = Presence("g", self.bus).is_there
+        is_there = NodeProbe("g", self.bus).is_there
         known = (registry.leases, None, is_there)
         self.orders = Orders()
         tables = Owners(await self.bus.table("owners"), events), leases, listed
@@ -140,7 +140,7 @@ def test_a_node_that_is_there_answers_the_gateway_that_knocks() -> None:
         nodes = world.cluster.tables["nodes"].entries
         await world.until(lambda: "n1" in nodes)
         lease = msgspec.json.decode(nodes["n1"].value or b"", type=messages.Lease)
-        assert await Presence("g", world.bus).answers("n1", lease.nonce)
+        assert await NodeProbe("g", world.bus).answers("n1", lease.nonce)
         await world.close()
 
     run(main())
@@ -356,7 +356,7 @@ def test_a_node_that_comes_back_without_its_disk_has_its_lease_at_once() -> None
 def test_a_run_of_a_node_that_does_not_answer_may_still_be_there() -> None:
     async def main() -> None:
         world = await World().open()
-        asking = Presence("g", world.bus)
+        asking = NodeProbe("g", world.bus)
         assert not await asking.is_there("n1", "nonce")
         assert not await asking.answers("n1", "nonce")
         frozen = MemoryBus(world.cluster)

@@ -35,7 +35,7 @@ LIST: Json = {"jsonrpc": "2.0", "id": 1, "method": "session/list"}
 RESULT: Json = {"stopReason": "end_turn"}
 
 
-class Intake:
+class GatewaySide:
     """The way in of a node, which notes what comes by it."""
 
     def __init__(self, own: World) -> None:
@@ -56,11 +56,11 @@ class Intake:
 
 
 class Node:
-    """A node, and a gateway that calls it for a guest."""
+    """A node, and a gateway that calls it for a remote connection."""
 
     def __init__(self, own: World, fleet: Fleet) -> None:
         self.own, self._fleet = own, fleet
-        self.intake = Intake(own)
+        self.intake = GatewaySide(own)
         self.remote_tag = own.hub.connections.open("mock", {}, "guest-id", "g1.1")
         own.hub.attach(self.remote_tag, own.session)
         clients, intake, lines = HubClients(own.hub), self.intake, Pool("lines", 1)

@@ -39,7 +39,7 @@ class Publisher:
 
 
 class Asking:
-    """One POST of a gateway, for a guest, and the flow it came by."""
+    """One POST of a gateway, for a remote connection, and the flow it came by."""
 
     def __init__(self, path: MessagePath, remote_tag: Connection, body: bytes = PROMPT) -> None:
         self.sent: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()

@@ -19,7 +19,15 @@ import msgspec
 from msgspec import Raw, field
 
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.messages import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened, Visit
+from sandboxagent.fleet.messages import (
+    Answered,
+    Attaches,
+    AttachmentChange,
+    ConnectionRecord,
+    Gone,
+    SentTo,
+    StreamOpened,
+)
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import Envelope, Kind, param, parse, parse_answer, same_id, text_at, with_result
 from sandboxagent.protocol.errors import NotAnEnvelope
@@ -49,7 +57,7 @@ _NONE_BY_ID: Mapping[bytes, Never] = MappingProxyType({})
 connection."""
 
 
-class Promise(NamedTuple):
+class ResponsePromise(NamedTuple):
     """A promise of a response on the stream: by a run of a node, after a position."""
 
     node: str
@@ -82,7 +90,7 @@ class FleetConnection(Connection, eq=False):
     """Revision of its record in the fleet's table."""
     kept_at: float = 0.0
     """Time when its record was last written, by the monotonic clock."""
-    unanswered: Mapping[bytes, Promise] = _NONE_BY_ID
+    unanswered: Mapping[bytes, ResponsePromise] = _NONE_BY_ID
     """Requests whose responses come on the stream, by id. Some may have been answered before the connection came to
     this gateway."""
     announced: str = ""
@@ -128,9 +136,9 @@ class FleetConnection(Connection, eq=False):
         drop_oldest(self.asked, MAX_REMEMBERED_REQUESTS)
         if promised_by is not None:
             self.forget_promises([name])
-            self.note_promise(name, Promise(node, promised_by, after))
+            self.note_promise(name, ResponsePromise(node, promised_by, after))
 
-    def note_promise(self, id: bytes, promise: Promise) -> None:
+    def note_promise(self, id: bytes, promise: ResponsePromise) -> None:
         """Note that a response comes on the stream, unless this is known already."""
         self.unanswered = unanswered = to_write(self.unanswered)
         unanswered.setdefault(id, promise)
@@ -299,7 +307,7 @@ class FleetConnection(Connection, eq=False):
         """Return the connection's record for the fleet's table. It does not have the id, which would give access."""
         initialize, nodes = Raw(self.initialize), list(self.remotes)
         digest = _digest(self.connection_id)
-        return msgspec.json.encode(Visit(digest, self.opened_at, self.agent, initialize, self.home, nodes))
+        return msgspec.json.encode(ConnectionRecord(digest, self.opened_at, self.agent, initialize, self.home, nodes))
 
 
 def answered(chunk: Chunk) -> Iterator[bytes]:
@@ -345,7 +353,7 @@ def _envelopes(chunk: Chunk) -> Iterator[Envelope]:
 
 def restore(connection_id: str, record: bytes, revision: int, now: float) -> FleetConnection | None:
     """Restore a connection of another gateway from its record. Return None if the record belongs to another id."""
-    visit = msgspec.json.decode(record, type=Visit)
+    visit = msgspec.json.decode(record, type=ConnectionRecord)
     if not hmac.compare_digest(visit.digest, _digest(connection_id)):
         return None
     connection = FleetConnection(
@@ -368,7 +376,7 @@ def _digest(connection_id: str) -> str:
     return hashlib.sha256(connection_id.encode()).hexdigest()
 
 
-class Taker(Protocol):
+class FeedHandler(Protocol):
     """Handles attachments and opened streams."""
 
     def take_attachment(
@@ -385,7 +393,7 @@ class AttachmentLog:
 
     __slots__ = ("_connection", "_early", "_source", "_taker", "attachments", "own")
 
-    def __init__(self, taker: Taker, connection: FleetConnection, source: str) -> None:
+    def __init__(self, taker: FeedHandler, connection: FleetConnection, source: str) -> None:
         self.own = subjects.connection_events(connection.tag, source)
         """The channel of the source's events for the client."""
         self.attachments = subjects.attachments(connection.tag, source)

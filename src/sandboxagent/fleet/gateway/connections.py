@@ -21,10 +21,10 @@ from sandboxagent.fleet.bus.interface import BusError, Conflict, StreamFollowing
 from sandboxagent.fleet.gateway.connection import AttachmentLog, FleetConnection, restore
 from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import EVERYTHING, Feed
-from sandboxagent.fleet.gateway.node_loss import Endings, Promises, Withdrawals
+from sandboxagent.fleet.gateway.node_loss import LostSessions, ResponsePromises, Withdrawals
 from sandboxagent.fleet.gateway.ordering import Ordering
 from sandboxagent.fleet.gateway.registry import NodeRegistry
-from sandboxagent.fleet.messages import AttachmentChange, StreamOpened, Visit
+from sandboxagent.fleet.messages import AttachmentChange, ConnectionRecord, StreamOpened
 from sandboxagent.protocol.envelope import Envelope
 from sandboxagent.protocol.errors import LogUnavailable, SandboxAgentError, UnknownConnection
 from sandboxagent.server.http.stream import REPLACED
@@ -53,8 +53,8 @@ class FleetConnections:
         self._table = table
         self._own = own
         self.ordering = Ordering(feed)
-        self.promises = Promises(feed, own, registry.fetch_run)
-        self.endings = Endings(feed, own)
+        self.promises = ResponsePromises(feed, own, registry.fetch_run)
+        self.endings = LostSessions(feed, own)
         self.withdrawals = Withdrawals(feed, own, registry.fetch_run)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
@@ -411,7 +411,11 @@ class FleetConnections:
         if (node, tag) in self._known_remote or (connection is not None and node in connection.remotes):
             return True
         entry = await self._table.get(tag)
-        if entry is None or entry.value is None or node not in msgspec.json.decode(entry.value, type=Visit).nodes:
+        if (
+            entry is None
+            or entry.value is None
+            or node not in msgspec.json.decode(entry.value, type=ConnectionRecord).nodes
+        ):
             return False
         self._known_remote[node, tag] = None
         while len(self._known_remote) > MAX_KNOWN_REMOTE:
@@ -445,7 +449,7 @@ class FleetConnections:
     def _take_visit(self, connection: FleetConnection, value: bytes, revision: int) -> None:
         """Follow the nodes that other gateways have introduced a connection to."""
         connection.revision = revision
-        for node in msgspec.json.decode(value, type=Visit).nodes:
+        for node in msgspec.json.decode(value, type=ConnectionRecord).nodes:
             if node not in connection.remotes:
                 connection.remotes[node] = ""
                 connection.joining |= {node}

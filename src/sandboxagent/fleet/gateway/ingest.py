@@ -30,7 +30,7 @@ from sandboxagent.fleet.bus.interface import (
     Table,
 )
 from sandboxagent.fleet.gateway import validate
-from sandboxagent.fleet.gateway.limits import MAX_DESCRIPTION_BYTES, Marks, NodeLimits, Usage
+from sandboxagent.fleet.gateway.limits import MAX_DESCRIPTION_BYTES, ExcessReports, NodeLimits, Usage
 from sandboxagent.fleet.gateway.owners import Owner, Owners
 from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.shares import Shares
@@ -124,7 +124,7 @@ class Ingest:
         lease: float = LEASE_TIMEOUT,
         quotas: Quotas | None = None,
         limits: NodeLimits | None = None,
-        marks: Marks | None = None,
+        marks: ExcessReports | None = None,
         orders: Orders | None = None,
         shares: Shares | None = None,
     ) -> None:
@@ -134,7 +134,7 @@ class Ingest:
         """
         self._orders = orders or Orders()
         self._limits = limits or NodeLimits()
-        self._marks = marks or Marks(time.monotonic)
+        self._marks = marks or ExcessReports(time.monotonic)
         self._quotas = quotas or Quotas(MAX_RATE_BYTES, time.monotonic)
         self._is_remote = is_remote or _has_no_remote
         self._is_there = is_there or _is_gone
@@ -210,7 +210,7 @@ class Ingest:
         holder = self._holders.get(node)
         if holder is None or holder.nonce != request.nonce:
             return LogReply(slow=f"{node} has no lease")
-        if self._shares is not None and (why := self._shares.pressing(node)):
+        if self._shares is not None and (why := self._shares.wait_reason(node)):
             return LogReply(slow=why)
         try:
             return await self._append_known(node, request)

@@ -100,7 +100,7 @@ class _Mark:
         self.reported_at: float | None = None
 
 
-class Marks:
+class ExcessReports:
     """The recent excesses of nodes: counted, shown with the node, and logged once a minute for each node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

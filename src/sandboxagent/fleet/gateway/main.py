@@ -24,12 +24,12 @@ from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, Ingest
 from sandboxagent.fleet.gateway.intake import Intake
-from sandboxagent.fleet.gateway.limits import Marks, NodeLimits
+from sandboxagent.fleet.gateway.limits import ExcessReports, NodeLimits
 from sandboxagent.fleet.gateway.methods import GatewayMethods
 from sandboxagent.fleet.gateway.node_calls import NodeCalls
 from sandboxagent.fleet.gateway.owners import TABLE as OWNERS
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.placement import Presence
+from sandboxagent.fleet.gateway.placement import NodeProbe
 from sandboxagent.fleet.gateway.registry import ORDERS, NodeRegistry, Orders
 from sandboxagent.fleet.gateway.requests import FleetRequests
 from sandboxagent.fleet.gateway.shares import TABLE as USAGE
@@ -110,12 +110,12 @@ async def _serve_on(
     await feed.start()
     quotas = Quotas(settings.node_rate, time.monotonic)
     limits = NodeLimits(settings.node_sessions, settings.node_views, settings.session_view, settings.node_line)
-    marks = Marks(time.monotonic)
+    marks = ExcessReports(time.monotonic)
     feed.gave_up = lambda node: marks.note(node, "it has begun too many long lines that it has not ended (--node-line)")
     gateway_events = GatewayEvents(events)
     connections = FleetConnections(name, feed, registry, visits, gateway_events, settings.connection_ttl)
     await connections.start()
-    presence = Presence(name, bus)
+    presence = NodeProbe(name, bus)
     known = (registry.leases, connections.is_remote, presence.is_there)
     ingest = Ingest(
         *(name, events, owners, leases, listed, *known),

@@ -15,7 +15,7 @@ from sandboxagent.fleet.bus.interface import BusError, StreamRecord
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
+from sandboxagent.fleet.gateway.registry import ListedSession, NodeRegistry
 from sandboxagent.fleet.records import PART, end_of, ownership, position_of, read_part
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Envelope, Object, object_at, parse, same_id, text_at
@@ -30,7 +30,7 @@ ONE = 2
 stream has no event there, the position is one of the node's own."""
 
 Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
-ListRequests = Callable[[FleetConnection, Envelope, Seen], Awaitable[list[Object]]]
+ListRequests = Callable[[FleetConnection, Envelope, ListedSession], Awaitable[list[Object]]]
 
 
 class GatewayMethods:
@@ -159,7 +159,7 @@ def _entry(view: Object) -> Object:
     }
 
 
-async def _list_none(connection: FleetConnection, envelope: Envelope, session: Seen) -> list[Object]:
+async def _list_none(connection: FleetConnection, envelope: Envelope, session: ListedSession) -> list[Object]:
     return []
 
 

@@ -18,7 +18,7 @@ from sandboxagent.fleet.gateway.connections import FleetConnections
 from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT
 from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import Caller, NodeAnswer, NodeRequest
-from sandboxagent.fleet.messages import Introduced, Introduction, Lease, Opened
+from sandboxagent.fleet.messages import Introduction, IntroductionReply, Lease, Opened
 from sandboxagent.fleet.node.connections import OPENED
 from sandboxagent.fleet.node.connections import PATH as REMOTE_CONNECTIONS
 from sandboxagent.protocol import headers, methods
@@ -63,7 +63,7 @@ class NodeCalls:
         self._caller = caller
         self._registry = registry
         self._most = most
-        self._introducing: dict[tuple[str, str], asyncio.Task[Introduced]] = {}
+        self._introducing: dict[tuple[str, str], asyncio.Task[IntroductionReply]] = {}
         self._tasks = Tasks()
         registry.watch(self._take_change)
         connections.watch_closed(self._forget_remotes)
@@ -72,7 +72,7 @@ class NodeCalls:
 
     # Introductions
 
-    async def introduce(self, connection: FleetConnection, node: str, *, greet: bool = False) -> Introduced:
+    async def introduce(self, connection: FleetConnection, node: str, *, greet: bool = False) -> IntroductionReply:
         """Introduce a connection to a node. With `greet`, the node answers the connection's `initialize`.
 
         Raises NodeUnreachable, NodeRefused or LogUnavailable.
@@ -85,13 +85,13 @@ class NodeCalls:
             task.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(task)
 
-    def _forget(self, key: tuple[str, str], task: "asyncio.Task[Introduced]") -> None:
+    def _forget(self, key: tuple[str, str], task: "asyncio.Task[IntroductionReply]") -> None:
         if self._introducing.get(key) is task:
             del self._introducing[key]
         if not task.cancelled():
             task.exception()
 
-    async def _introduce(self, connection: FleetConnection, node: str, *, greet: bool) -> Introduced:
+    async def _introduce(self, connection: FleetConnection, node: str, *, greet: bool) -> IntroductionReply:
         lease = self._registry.leases.get(node)
         if lease is None:
             raise NodeUnreachable(node, "is not there")
@@ -113,14 +113,14 @@ class NodeCalls:
         connection.remotes[node] = lease.nonce
         return introduced
 
-    async def _say_who(self, node: str, said: Introduction) -> Introduced:
+    async def _say_who(self, node: str, said: Introduction) -> IntroductionReply:
         answer = await self._call(
             node, NodeRequest("POST", REMOTE_CONNECTIONS.encode(), headers=[_TYPE]), msgspec.json.encode(said)
         )
         if answer.status != 200:
             raise refused(answer)
         try:
-            return read_answer(answer.body, Introduced)
+            return read_answer(answer.body, IntroductionReply)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise NodeUnreachable(node, "sends invalid data") from None
 

@@ -21,7 +21,7 @@ from sandboxagent.fleet.gateway.connection import (
     MAX_PENDING,
     FleetConnection,
     Own,
-    Promise,
+    ResponsePromise,
     answered,
     drop_oldest,
     requested,
@@ -45,7 +45,7 @@ RETRY_INTERVAL = 0.5
 _OUTCOME = {META: {"outcome": "cancelled", "answeredBy": None}}
 
 
-class Promises:
+class ResponsePromises:
     """The records in the stream by which gateways tell each other about requests."""
 
     def __init__(self, feed: Feed, own: GatewayEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
@@ -71,7 +71,7 @@ class Promises:
         """
         await self._announce(connection, Attaches(same_id(id).decode()))
 
-    async def note_accepted(self, connection: FleetConnection, id: bytes, promise: Promise) -> None:
+    async def note_accepted(self, connection: FleetConnection, id: bytes, promise: ResponsePromise) -> None:
         """Note that a run of a node has promised a response on the stream.
 
         If the run is lost, any gateway responds in its place. All gateways can know this before the client learns that
@@ -88,17 +88,17 @@ class Promises:
         if not (kept.done() and kept.result()):
             raise LogUnavailable.of_fleet("the fleet's stream does not take the word that this request was accepted")
 
-    def _has_come(self, connection: FleetConnection, id: bytes, promise: Promise) -> bool:
+    def _has_come(self, connection: FleetConnection, id: bytes, promise: ResponsePromise) -> bool:
         """Return whether the response came before the promise was noted."""
         channel = subjects.connection_events(connection.tag, promise.node)
         chunks, _ = self._feed.in_memory([channel], promise.after, EVERYTHING) or ((), False)
         return any(id in answered(chunk) for chunk in chunks)
 
-    def tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
+    def tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, ResponsePromise], node: str) -> None:
         """Respond in the place of a lost node. If several gateways do so, the first one counts."""
         self._tasks.run(self._tell_lost(connection, lost, node), f"tell what {node} lost")
 
-    async def _tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
+    async def _tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, ResponsePromise], node: str) -> None:
         while not connection.closed:
             try:
                 run, known = await self._fetch_run(node), await self._answered(connection, node)
@@ -142,7 +142,7 @@ class Promises:
         return found
 
 
-class Endings:
+class LostSessions:
     """Tells clients about sessions that a node lost with its disk."""
 
     def __init__(self, feed: Feed, own: GatewayEvents) -> None:

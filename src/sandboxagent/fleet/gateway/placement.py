@@ -94,7 +94,7 @@ ANSWER_TIMEOUT = 1.0
 """Seconds for a node to answer before it gets a new session."""
 
 
-class Presence:
+class NodeProbe:
     """Probes nodes from one gateway."""
 
     def __init__(self, gateway: str, bus: Bus) -> None:

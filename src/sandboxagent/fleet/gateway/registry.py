@@ -130,7 +130,7 @@ class _Facts(Struct, rename="camel"):
     pending: int = 0
 
 
-class Seen(Struct, frozen=True):
+class ListedSession(Struct, frozen=True):
     """A session in the fleet's list."""
 
     session_id: str
@@ -169,7 +169,7 @@ class NodeRegistry:
         """Revisions of sessions' entries in the table, by key. The newest deleted entries are included."""
         self.changes = Changes()
         """Changes of sessions, in the order in which this gateway learned of them."""
-        self.sessions: dict[str, Seen] = {}
+        self.sessions: dict[str, ListedSession] = {}
         """Listed sessions by key."""
         self.usage: dict[str, Usage] = {}
         """The part of the list that each node uses."""
@@ -181,7 +181,7 @@ class NodeRegistry:
         """Sort keys of deleted sessions, while the table may still list them."""
         self._watchers: list[Callable[[str], None]] = []
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
-        self._sorted: list[Seen] | None = []
+        self._sorted: list[ListedSession] | None = []
         self._watching: list[StreamFollowing] = []
         self._table: Table | None = None
 
@@ -259,7 +259,7 @@ class NodeRegistry:
         """Return the nodes where an agent waits for people."""
         return {seen.node for seen in self.sessions.values() if seen.pending}
 
-    def find(self, name: str) -> Seen | None:
+    def find(self, name: str) -> ListedSession | None:
         """Return a session by its id, or by an alias that only one session has; None if there is none."""
         seen = self.sessions.get(subjects.token(name))
         if seen is not None and seen.session_id == name:
@@ -267,7 +267,7 @@ class NodeRegistry:
         named = self._aliases.get(name, ())
         return self.sessions[next(iter(named))] if len(named) == 1 else None
 
-    def session(self, name: str | None) -> Seen:
+    def session(self, name: str | None) -> ListedSession:
         """Return a session by its id, or by an alias that only one session has. Raises UnknownSession."""
         seen = None if name is None else self.find(name)
         if seen is None:
@@ -279,14 +279,14 @@ class NodeRegistry:
         seen = self.find(name)
         return {} if seen is None else msgspec.json.decode(seen.view, type=dict[str, object])
 
-    def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Seen], str | None]:
+    def page(self, cursor: str | None, cwd: str | None) -> tuple[list[ListedSession], str | None]:
         """Return a page of sessions, newest first, and the cursor of the next page.
 
         Raises InvalidParams for an invalid cursor.
         """
         before = None if cursor is None else _decode_cursor(cursor)
         fitting = (each for each in self._in_order() if cwd is None or each.cwd == cwd)
-        page: list[Seen] = []
+        page: list[ListedSession] = []
         for each in fitting:
             if before is not None and each.order >= before:
                 continue
@@ -310,7 +310,7 @@ class NodeRegistry:
         views = [seen.view for seen in found if cwd is None or seen.cwd == cwd]
         return {"sessions": views, "changes": now, "gone": changed.gone}
 
-    def _in_order(self) -> Iterable[Seen]:
+    def _in_order(self) -> Iterable[ListedSession]:
         if self._sorted is None:
             self._sorted = sorted(self.sessions.values(), key=lambda each: each.order, reverse=True)
         return self._sorted
@@ -411,7 +411,7 @@ class NodeRegistry:
             return
         self._dropped.pop(key, None)
         self._forget(key)
-        self.sessions[key] = Seen(
+        self.sessions[key] = ListedSession(
             *(facts.session_id, node, facts.cwd, order, view, facts.alias, facts.pending),
             len(value),
         )
@@ -422,7 +422,7 @@ class NodeRegistry:
             self._aliases.setdefault(facts.alias, set()).add(key)
         self.changes.note(facts.session_id)
 
-    def _forget(self, key: str) -> Seen | None:
+    def _forget(self, key: str) -> ListedSession | None:
         old = self.sessions.pop(key, None)
         if old is not None:
             usage = self.usage[old.node]
@@ -450,7 +450,7 @@ def _read_listed(value: bytes) -> tuple[str, dict[str, Raw]]:
     return node, {**members, "leftOut": Raw(msgspec.json.encode(left_out))}
 
 
-def _encode_cursor(seen: Seen) -> str:
+def _encode_cursor(seen: ListedSession) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(seen.order)).decode()
 
 

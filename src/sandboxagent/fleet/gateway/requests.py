@@ -18,15 +18,15 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import BusError, Conflict, Table
-from sandboxagent.fleet.gateway.connection import FleetConnection, Promise
+from sandboxagent.fleet.gateway.connection import FleetConnection, ResponsePromise
 from sandboxagent.fleet.gateway.connections import FleetConnections
 from sandboxagent.fleet.gateway.ingest import IsThere
 from sandboxagent.fleet.gateway.methods import GatewayMethods
 from sandboxagent.fleet.gateway.node_calls import NodeCalls, refused
 from sandboxagent.fleet.gateway.placement import PlacementRequest, place
-from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
+from sandboxagent.fleet.gateway.registry import ListedSession, NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer
-from sandboxagent.fleet.messages import Introduced
+from sandboxagent.fleet.messages import IntroductionReply
 from sandboxagent.protocol import headers, methods
 from sandboxagent.protocol.envelope import (
     LARGE_BYTES,
@@ -153,7 +153,7 @@ class FleetRequests:
 
     async def _settle(
         self, connection: FleetConnection, home: str, request: PlacementRequest
-    ) -> tuple[str, Introduced]:
+    ) -> tuple[str, IntroductionReply]:
         """Find a node that answers `initialize`. A silent node is replaced, unless no other node fits."""
         silent: set[str] = set()
         while home not in silent and len(silent) < MAX_SILENT_NODES:
@@ -164,7 +164,7 @@ class FleetRequests:
                 connection.home = home = self._pick(request, silent)
         return home, await self._node_calls.introduce(connection, home, greet=True)
 
-    async def _greet(self, connection: FleetConnection, node: str) -> Introduced:
+    async def _greet(self, connection: FleetConnection, node: str) -> IntroductionReply:
         """Let a node answer `initialize`.
 
         The node may need long for it, but must answer probes meanwhile. Raises NodeUnreachable if it does not.
@@ -295,7 +295,7 @@ class FleetRequests:
         if answer.status != 202:
             raise refused(answer)
         try:
-            promise = Promise(node, answer.run, after)
+            promise = ResponsePromise(node, answer.run, after)
             await self._connections.promises.note_accepted(connection, envelope.id, promise)
         finally:
             # The node's run may have ended before its promise was noted.
@@ -309,7 +309,7 @@ class FleetRequests:
         found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
         return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
 
-    async def _list_open(self, connection: FleetConnection, envelope: Envelope, session: Seen) -> list[Object]:
+    async def _list_open(self, connection: FleetConnection, envelope: Envelope, session: ListedSession) -> list[Object]:
         """List a session's requests that a client may answer; none while its node is not connected."""
         assert envelope.id is not None
         if session.node not in self._registry.leases:

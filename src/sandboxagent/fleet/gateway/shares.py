@@ -119,7 +119,7 @@ class Shares:
         """Return the number of bytes that a node has published and that may still be in the stream."""
         return self._sizes[node]
 
-    def pressing(self, node: str) -> str | None:
+    def wait_reason(self, node: str) -> str | None:
         """Return why a node has to wait, or None."""
         if node != self._pressed:
             return None

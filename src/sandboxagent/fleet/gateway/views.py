@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from sandboxagent import __version__
 from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES
-from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
+from sandboxagent.fleet.gateway.registry import ListedSession, NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import Caller, NodeRequest
 from sandboxagent.fleet.messages import Lease
 from sandboxagent.protocol.errors import (
@@ -136,7 +136,7 @@ class GatewayViews:
             raise SessionNotFound(request.path_params["id"]) from None
         return json_response(await self._ask_node(seen) or seen.view)
 
-    async def _ask_node(self, seen: Seen) -> Mapping[str, object] | None:
+    async def _ask_node(self, seen: ListedSession) -> Mapping[str, object] | None:
         asked = NodeRequest("GET", f"/v1/sessions/{quote(seen.session_id, safe='')}".encode())
         try:
             async with asyncio.timeout(FACTS_TIMEOUT):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from sandboxagent.fleet.bus.subjects import is_tag
-from sandboxagent.fleet.messages import Introduced, Introduction, Opened
+from sandboxagent.fleet.messages import Introduction, IntroductionReply, Opened
 from sandboxagent.protocol.envelope import META, parse, text_at
 from sandboxagent.protocol.errors import BadRequest, MethodNotAllowed
 from sandboxagent.protocol.json_bounds import read
@@ -68,7 +68,7 @@ class RemoteConnections:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"not what gateways send: {error}") from error
 
-    async def _introduce(self, asked: Introduction) -> Introduced:
+    async def _introduce(self, asked: Introduction) -> IntroductionReply:
         envelope = parse(bytes(asked.initialize))
         params = envelope.params()
         agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", Raw(b"null")
@@ -80,4 +80,4 @@ class RemoteConnections:
         if connection is None:
             connection = self.hub.connections.open(agent, params, asked.connection_id, asked.tag)
         connection.used_at = self.hub.monotonic()
-        return Introduced(known, connection.agent, greeting)
+        return IntroductionReply(known, connection.agent, greeting)
