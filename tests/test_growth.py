@@ -44,7 +44,7 @@ from sandboxagent.server.http.downloads import Version
 from sandboxagent.server.http.head import HeadMemo
 from sandboxagent.server.log import event
 from sandboxagent.server.permissions import commands, patterns
-from sandboxagent.server.permissions.budget import TooMuch, Work
+from sandboxagent.server.permissions.budget import StepBudget, TooMuch
 from sandboxagent.server.permissions.request import Asked
 from sandboxagent.server.permissions.rules import Policy, read_rules
 from sandboxagent.server.sessions import activity, forms, sanitize
@@ -194,7 +194,7 @@ def match(text: str) -> None:
 
 
 def read_command(text: str) -> None:
-    commands.read_text(text, Work(100_000, normpath))
+    commands.read_text(text, StepBudget(100_000, normpath))
 
 
 def ask(text: str) -> None:

@@ -154,7 +154,7 @@ def test_a_request_under_the_same_key_runs_once(acp: Server) -> None:
     run(main())
 
 
-@pytest.mark.requirement("14.ws-receipt")
+@pytest.mark.requirement("14.ws-acknowledgement")
 def test_what_has_no_answer_is_acknowledged_under_its_key_and_taken_once(acp: Server) -> None:
     async def main() -> None:
         async with websocket(acp, "/v1/rpc", subprotocols=(WITH_IDS,)) as socket:
@@ -166,21 +166,21 @@ def test_what_has_no_answer_is_acknowledged_under_its_key_and_taken_once(acp: Se
             wrong = {"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": {"outcome": "selected"}}}
             right = {"jsonrpc": "2.0", "id": asked["id"], "result": ALLOW}
 
-            async def receipt(envelope: Json, key: str) -> Json:
+            async def acknowledgement(envelope: Json, key: str) -> Json:
                 await socket.send(envelope, key)
                 return (await socket.until(lambda one: one.get("id") == key))[-1]
 
-            refused = (await receipt(wrong, "k1"))["error"]["data"]
+            refused = (await acknowledgement(wrong, "k1"))["error"]["data"]
             assert (refused["type"], refused["status"]) == ("wrong-answer", 422)
-            assert await receipt(wrong, "k1") == await receipt(wrong, "k1")
-            assert (await receipt(right, "k2"))["result"] == {}
-            assert (await receipt(right, "k2"))["result"] == {}, "the first outcome, not a conflict"
-            rejected = (await receipt({**right, "result": {"outcome": {"outcome": "cancelled"}}, "id": 99}, "k3"))[
-                "error"
-            ]
+            assert await acknowledgement(wrong, "k1") == await acknowledgement(wrong, "k1")
+            assert (await acknowledgement(right, "k2"))["result"] == {}
+            assert (await acknowledgement(right, "k2"))["result"] == {}, "the first outcome, not a conflict"
+            rejected = (
+                await acknowledgement({**right, "result": {"outcome": {"outcome": "cancelled"}}, "id": 99}, "k3")
+            )["error"]
             assert rejected["data"]["type"] == "nobody-asked"
             cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
-            assert (await receipt(cancel, "k4"))["result"] == {}
+            assert (await acknowledgement(cancel, "k4"))["result"] == {}
             if not any(is_answer(7, one) for one in socket.seen):
                 await socket.until(lambda one: is_answer(7, one))
             await socket.say("session/prompt", Client.prompt_params(session, [["say", "x"]]), 8)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.core.texts import LEAST_STEPS, STEPS, STEPS_PER_LINE, Effort, find_changes, split_lines, unfenced
+from sandboxagent.core.texts import LEAST_STEPS, STEPS, STEPS_PER_LINE, DiffBudget, find_changes, split_lines, unfenced
 from tests.support.growing import grows_faster, lines_run
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", ""]), max_size=12)
@@ -70,7 +70,7 @@ def test_lines_end_at_newlines_alone() -> None:
     assert "".join(split_lines(text)) == text
 
 
-def applied(old: list[str], new: list[str], effort: Effort) -> tuple[list[str], bool]:
+def applied(old: list[str], new: list[str], effort: DiffBudget) -> tuple[list[str], bool]:
     """The old text with all changes in it."""
     spans, exact = find_changes(old, new, effort)
     made: list[str] = []
@@ -86,19 +86,19 @@ def applied(old: list[str], new: list[str], effort: Effort) -> tuple[list[str], 
 
 @given(LINES, LINES)
 def test_the_changes_make_the_new_text_of_the_old_one(old: list[str], new: list[str]) -> None:
-    assert applied(old, new, Effort()) == (new, True)
+    assert applied(old, new, DiffBudget()) == (new, True)
 
 
 @given(LINES, LINES, st.integers(0, 60))
 def test_changes_make_the_new_text_even_with_too_little_effort(old: list[str], new: list[str], steps: int) -> None:
-    assert applied(old, new, Effort(steps))[0] == new
+    assert applied(old, new, DiffBudget(steps))[0] == new
 
 
 def test_lines_that_both_texts_have_stay() -> None:
     old = [f"{number}" for number in range(100)]
     new = [line for line in old if line not in ("5", "50")] + ["more"]
 
-    spans, exact = find_changes(old, new, Effort())
+    spans, exact = find_changes(old, new, DiffBudget())
 
     assert exact
     assert [tuple(span) for span in spans] == [(5, 6, 5, 5), (50, 51, 49, 49), (100, 100, 98, 99)]
@@ -127,7 +127,7 @@ STEP, LINE = 10, 40
 
 def test_comparing_costs_no_more_than_in_proportion_and_has_a_bound() -> None:
     found = {
-        (name, count): lines_run(partial(find_changes, *make(count), Effort()))
+        (name, count): lines_run(partial(find_changes, *make(count), DiffBudget()))
         for name, make in HARD_CHANGES.items()
         for count in COUNTS
     }
@@ -139,10 +139,10 @@ def test_comparing_costs_no_more_than_in_proportion_and_has_a_bound() -> None:
 
 
 def test_comparisons_that_share_an_effort_have_one_bound_together() -> None:
-    effort = Effort()
+    effort = DiffBudget()
     exact = [find_changes(*shuffled(200), effort)[1] for _ in range(60)]
 
     assert effort.left >= 0
     assert not any(exact)
     spent = lines_run(lambda: find_changes(*shuffled(200), effort))
-    assert spent < lines_run(lambda: find_changes(*shuffled(200), Effort())) / 4
+    assert spent < lines_run(lambda: find_changes(*shuffled(200), DiffBudget())) / 4

@@ -17,8 +17,8 @@ from sandboxagent.protocol.envelope import (
     MIN_DEEP_BYTES,
     Kind,
     address,
+    find_replaceable,
     has_prompt,
-    lay_out,
     one_line,
     param,
     parse,
@@ -121,7 +121,7 @@ def test_a_long_prompt_gets_what_is_exchanged_in_it_and_keeps_the_rest(
     params = ['"sessionId" : "s"', f'"prompt":[ {" , ".join(blocks)} ]', f'"other": {other}']
     inner = ",".join(params[place] for place in order)
     line = f'{{"method":"session/prompt", "params":{{ {inner} }},"jsonrpc":"2.0","id":1}}'.encode()
-    said, places = lay_out(line)
+    said, places = find_replaceable(line)
     changed = address(said, places, id.encode(), session, b'"remark"' if remarked else b"")
     expected, found = (json.loads(each, parse_int=str, parse_float=str)["params"] for each in (line, changed))
     expected["sessionId"] = session

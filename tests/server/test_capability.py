@@ -10,7 +10,7 @@ import pytest
 
 import sandboxagent
 from sandboxagent.protocol import methods
-from sandboxagent.server.capability import Capabilities, Capability
+from sandboxagent.server.capability import Capability, CapabilitySet
 from sandboxagent.server.http import openapi
 from sandboxagent.server.http.auth import Access
 from sandboxagent.server.http.routes import make_control_app
@@ -266,7 +266,7 @@ def test_two_capabilities_with_one_path_are_refused_at_the_start(access: Access)
     no_core: Any = None
 
     with pytest.raises(ValueError, match="'first' and 'second' both answer /"):
-        Capabilities([_AtPath, second], no_core)
+        CapabilitySet([_AtPath, second], no_core)
 
 
 @pytest.mark.parametrize("path", ["/v1/turns", "/acp", "/ui/turns", "/openapi.json"])
@@ -274,7 +274,7 @@ def test_a_capability_with_a_path_of_the_server_is_refused_at_the_start(path: st
     no_core: Any = None
 
     with pytest.raises(ValueError, match="belongs to the server"):
-        Capabilities([type("Taker", (Capability,), {"name": "taker", "access": Access(path)})], no_core)
+        CapabilitySet([type("Taker", (Capability,), {"name": "taker", "access": Access(path)})], no_core)
 
 
 @pytest.mark.parametrize("name", ["session/new", "session/prompt", "session/cancel", "_sandboxagent/session/turn"])

@@ -201,15 +201,15 @@ class Transport:
 
     async def send_line(self, line: bytes) -> None:
         """Send any envelope by POST, until the server has it. Raises the errors of `request`."""
-        receipt = secrets.token_urlsafe(16)
-        reply, generation = await self._post(Outgoing(line, receipt=receipt, silent=True, in_order=True))
+        ack_id = secrets.token_urlsafe(16)
+        reply, generation = await self._post(Outgoing(line, ack_id=ack_id, silent=True, in_order=True))
         if reply.envelope is not None:
             await self._arrive(reply, generation)
 
     async def hand_in(self, line: bytes, only_on: int | None = None, *, in_order: bool = False) -> None:
         """Send an envelope that has no response, until the server has it. Raises the errors of `request`."""
-        receipt = secrets.token_urlsafe(16)
-        await self._send(Outgoing(line, receipt=receipt, only_on=only_on, in_order=in_order), receipt)
+        ack_id = secrets.token_urlsafe(16)
+        await self._send(Outgoing(line, ack_id=ack_id, only_on=only_on, in_order=in_order), ack_id)
 
     async def deliver(self, id: RequestId, line: bytes) -> ServerProblem | None:
         """Send an answer to an agent's request, and repeat this until the server has it.
@@ -389,7 +389,7 @@ class Transport:
         except ConnectionLost:
             outgoing.silent = outgoing.silent or clock() - began >= self._silence
             raise
-        if outgoing.receipt is not None and not response.content:
+        if outgoing.ack_id is not None and not response.content:
             return SocketReply(None, b"", 0, on_stream=False)
         return await self._expected.promised(outgoing) if response.status_code == ACCEPTED else self._reply_in(response)
 

@@ -180,7 +180,7 @@ class Outgoing:
     body: bytes
     key: str | None = None
     """Idempotency key. The server answers a repetition under the same key with the first outcome."""
-    receipt: str | None = None
+    ack_id: str | None = None
     """For an envelope that no response answers: the id under which a WebSocket acknowledges it."""
     repeatable_elsewhere: bool = True
     """Whether the envelope has the same meaning on another connection."""
@@ -196,7 +196,7 @@ class Outgoing:
     in_order: bool = False
     """Whether a POST of the envelope waits until the server has accepted the envelopes before it."""
     answered: asyncio.Future[SocketReply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """The answer from the stream: the response to a request, or the receipt of another envelope."""
+    """The answer from the stream: the response to a request, or the acknowledgement of another envelope."""
 
 
 class Expected:
@@ -222,7 +222,7 @@ class Expected:
                 outgoing.answered.exception()
 
     def bring(self, envelope: Object, data: str, position: int) -> bool:
-        """Take an answer or a receipt from the stream. Return True if nobody else needs it."""
+        """Take an answer or an acknowledgement from the stream. Return True if nobody else needs it."""
         if "method" in envelope:
             return False
         outgoing = self._outgoing.get(msgspec.json.encode(envelope.get("id")))
@@ -231,11 +231,11 @@ class Expected:
         if outgoing is None:
             return False
         if not outgoing.answered.done() and not stopping:
-            if outgoing.receipt is not None and "error" in envelope:
+            if outgoing.ack_id is not None and "error" in envelope:
                 outgoing.answered.set_exception(_refusal(object_at(envelope, "error")))
             else:
                 outgoing.answered.set_result(SocketReply(envelope, data, position, on_stream=True))
-        return outgoing.receipt is not None
+        return outgoing.ack_id is not None
 
     async def promised(self, outgoing: Outgoing) -> SocketReply:
         """Wait for the answer that the server sends on the stream. Raises ConnectionLost if it cannot come any more."""
@@ -320,7 +320,7 @@ class Outbox:
             _end(self._entries[outgoing], failure)
             return
         outgoing.sent_on = self._generation
-        key = outgoing.key or outgoing.receipt
+        key = outgoing.key or outgoing.ack_id
         write(outgoing.body if key is None else b"%b\n%b" % (key.encode(), outgoing.body))
 
     def _wait(self, outgoing: Outgoing) -> None:

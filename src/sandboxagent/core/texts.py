@@ -32,7 +32,7 @@ def split_lines(text: str) -> list[str]:
     return StringIO(text, newline="\n").readlines()
 
 
-class Effort:
+class DiffBudget:
     """The steps that are left for comparisons. Several comparisons may share one."""
 
     __slots__ = ("left",)
@@ -50,7 +50,7 @@ class Span(NamedTuple):
     new_end: int
 
 
-def find_changes(old: Sequence[str], new: Sequence[str], effort: Effort) -> tuple[list[Span], bool]:
+def find_changes(old: Sequence[str], new: Sequence[str], effort: DiffBudget) -> tuple[list[Span], bool]:
     """Return the differences between two texts, in order, and whether they are exact.
 
     If a comparison takes too many steps, everything from the first to the last difference is one span.
@@ -76,7 +76,7 @@ def find_changes(old: Sequence[str], new: Sequence[str], effort: Effort) -> tupl
     return spans, True
 
 
-def _find_kept(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[tuple[int, int]] | None:
+def _find_kept(old: Sequence[str], new: Sequence[str], effort: DiffBudget) -> list[tuple[int, int]] | None:
     """Return the indexes of the common lines in the old and the new text, in order; None if that takes too long."""
     # Numbers in place of lines make the comparison of two lines one step, however long they are.
     numbers = {line: number for number, line in enumerate(old)}
@@ -90,7 +90,7 @@ def _find_kept(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[t
     return [(before[here][0], after[there][0]) for here, there in pairs]
 
 
-def _find_runs(old: list[int], new: list[int], effort: Effort) -> list[tuple[int, int, int]] | None:
+def _find_runs(old: list[int], new: list[int], effort: DiffBudget) -> list[tuple[int, int, int]] | None:
     """Return the runs of a longest common subsequence (Myers' algorithm); None if that takes too long.
 
     A path leads from the start of both lists to their ends. A step skips an old line or inserts a new one. On diagonal

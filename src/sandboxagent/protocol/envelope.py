@@ -129,7 +129,7 @@ class Envelope:
         return line if id is None else with_id(line, id)
 
 
-class Places(Struct, frozen=True):
+class ReplaceableRanges(Struct, frozen=True):
     """Byte ranges in a long line that the server may replace. Each range has its start and its exclusive end."""
 
     id: tuple[int, int] | None = None
@@ -145,7 +145,7 @@ class LargeEnvelope(Envelope):
 
     __slots__ = ("_digest", "places")
 
-    def __init__(self, line: bytes, peek: Peek, places: Places, digest: bytes) -> None:
+    def __init__(self, line: bytes, peek: Peek, places: ReplaceableRanges, digest: bytes) -> None:
         super().__init__(line, peek)
         self.places = places
         self._digest = digest
@@ -353,7 +353,7 @@ def parse_large(body: bytes) -> LargeEnvelope:
     """Parse a long text in a thread, like `parse`, and also compute its digest and places for later use."""
     envelope = parse(body)
     digest = envelope.digest()
-    line, places = lay_out(envelope.line)
+    line, places = find_replaceable(envelope.line)
     return LargeEnvelope(line, envelope.peek, places, digest)
 
 
@@ -435,7 +435,7 @@ def with_id(line: bytes, id: bytes) -> bytes:
     return line[:start] + id + line[end:]
 
 
-def lay_out(line: bytes) -> tuple[bytes, Places]:
+def find_replaceable(line: bytes) -> tuple[bytes, ReplaceableRanges]:
     """Find the texts in a line that the server may replace. The line keeps its bytes unless a member is repeated."""
     members, whole = _split(line)
     spans = _spans(whole, members)
@@ -447,7 +447,7 @@ def lay_out(line: bytes) -> tuple[bytes, Places]:
     if spans is None or inside is None:
         if inside is None:
             members["params"] = Raw(msgspec.json.encode(inner))
-        return lay_out(msgspec.json.encode(members))
+        return find_replaceable(msgspec.json.encode(members))
     start = spans["params"][0] if inside else 0
     moved = {name: (start + first, start + end) for name, (first, end) in inside.items() if name in _MOVED}
     blocks: tuple[tuple[int, int], ...] = ()
@@ -455,7 +455,7 @@ def lay_out(line: bytes) -> tuple[bytes, Places]:
     if "prompt" in moved and line[moved["prompt"][0]] == _FIRST_OF_A_LIST:
         prompt = moved["prompt"][0] + 1
         blocks = tuple(_items(line, prompt, _items_of.decode(inner["prompt"])))
-    return line, Places(spans.get("id"), moved.get("sessionId"), prompt, blocks)
+    return line, ReplaceableRanges(spans.get("id"), moved.get("sessionId"), prompt, blocks)
 
 
 def _items(line: bytes, at: int, items: list[Raw]) -> Iterator[tuple[int, int]]:
@@ -467,7 +467,9 @@ def _items(line: bytes, at: int, items: list[Raw]) -> Iterator[tuple[int, int]]:
         yield before.end(), at
 
 
-def address(line: bytes, places: Places, id: bytes | None, session_id: str | None, remark: bytes = b"") -> bytes:
+def address(
+    line: bytes, places: ReplaceableRanges, id: bytes | None, session_id: str | None, remark: bytes = b""
+) -> bytes:
     """Return a long line with another id, another session id, and `remark` as an additional first block of its prompt.
 
     None keeps the present id. The line is copied once.

@@ -47,12 +47,12 @@ _STEPS = [_walk(f"{byte:08b}") for byte in range(256)]
 
 def excess(text: bytes | bytearray) -> str | None:
     """Return why a JSON text is out of bounds; None if it is within. Does not check that the text is JSON."""
-    if len(text) <= MAX_VALUES and opens_little(text):
+    if len(text) <= MAX_VALUES and is_surely_shallow(text):
         return None
     return _measure(text, MAX_DEPTH, MAX_VALUES)
 
 
-def opens_little(text: bytes | bytearray) -> bool:
+def is_surely_shallow(text: bytes | bytearray) -> bool:
     """Return whether a text is too short, or has too few brackets, to be too deep."""
     size = len(text)
     # The difference in length counts the brackets; `count` would take five times as long.
@@ -67,7 +67,7 @@ def excess_of_answer(text: bytes | bytearray) -> str | None:
 
     Like `excess`, but with a greater depth and any number of values, because pages of lists are long.
     """
-    return None if opens_little(text) else _measure(text, MAX_DEPTH_OF_ANSWERS, len(text))
+    return None if is_surely_shallow(text) else _measure(text, MAX_DEPTH_OF_ANSWERS, len(text))
 
 
 def read(text: bytes | bytearray, type: type[T]) -> T:

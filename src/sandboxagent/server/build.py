@@ -20,7 +20,7 @@ from sandboxagent.server.agents.install.installer import Installer
 from sandboxagent.server.agents.installs import AgentInstalls
 from sandboxagent.server.agents.supervisor import Supervisor
 from sandboxagent.server.agents.views import AgentViews
-from sandboxagent.server.capability import Capabilities, Capability, ServerCore
+from sandboxagent.server.capability import Capability, CapabilitySet, ServerCore
 from sandboxagent.server.files.attached import AttachedFiles
 from sandboxagent.server.files.roots import Roots, find_working_directory
 from sandboxagent.server.files.text import TextFiles
@@ -90,7 +90,7 @@ class ServerParts(Struct, frozen=True):
     attached: AttachedFiles
     terminals: Terminals
     timeout_loop: TimeoutLoop
-    capabilities: Capabilities
+    capabilities: CapabilitySet
     catalog: Catalog
 
     def is_busy(self) -> bool:
@@ -184,7 +184,7 @@ def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[typ
         *(settings, hub, requests, dispatcher, turns, listing, starter, supervisor, catalog, agent_views),
         *(policy_check, terminals, children, pools, roots, searches),
     )
-    capable = Capabilities(capabilities, core)
+    capable = CapabilitySet(capabilities, core)
     hub.end_interrupted()
     health = HealthCheck(log, InstalledAgents(catalog), supervisor, capable.troubles)
 

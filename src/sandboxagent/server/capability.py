@@ -149,7 +149,7 @@ class Capability(Observer):
 
     # Names of its own
 
-    def means_session(self, name: str) -> bool:
+    def reserves_name(self, name: str) -> bool:
         """Return whether the capability's clients use a name for a session. No other session gets that id or alias."""
         return False
 
@@ -168,7 +168,7 @@ class Capability(Observer):
         return None
 
 
-class Capabilities:
+class CapabilitySet:
     """All capabilities of one server."""
 
     def __init__(self, every: Sequence[type[Capability]], core: ServerCore) -> None:
@@ -254,8 +254,8 @@ def _connect(capability: Capability, core: ServerCore) -> None:
     kind, name = type(capability), capability.name
     core.requests.add_methods(capability.methods(), capability.notifications(), capability.large_methods)
     core.hub.observers.add(capability)
-    if kind.means_session is not Capability.means_session:
-        core.hub.watch_names(capability.means_session)
+    if kind.reserves_name is not Capability.reserves_name:
+        core.hub.watch_names(capability.reserves_name)
     if kind.before_session is not Capability.before_session:
         core.hub.before_session.add(name, capability.before_session)
     if kind.before_prompt is not Capability.before_prompt:

@@ -123,11 +123,11 @@ def test_a_log_that_cannot_be_read_for_a_moment_keeps_no_node_out_of_its_fleet()
     async def main() -> None:
         world, log = await World().open(), Shaky()
         node = world.join(log)
-        assert node.trouble == "not connected yet"
+        assert node.failure_reason == "not connected yet"
         say(node, log, b"{}")
-        await world.until(lambda: node.published == 1 and node.trouble is None)
+        await world.until(lambda: node.published == 1 and node.failure_reason is None)
         assert log.failures == 0
-        assert node.trouble is None
+        assert node.failure_reason is None
         await world.close()
 
     run(main())
@@ -180,7 +180,7 @@ def test_session_deleted_without_nats_is_delisted_by_the_next_run(tmp_path: Path
             raise Unreachable("no answer")
 
         away = world.join(log, path, connect=connect)
-        await world.until(lambda: away.trouble == "no answer")
+        await world.until(lambda: away.failure_reason == "no answer")
         away.committed(Group(deleted={"s": 1}))
         await world.close()
         world.join(log, path)
@@ -197,7 +197,7 @@ def test_a_connection_that_is_gone_for_good_is_made_anew() -> None:
         say(node, log, b"1")
         await world.until(lambda: node.published == 1)
         world.cluster.closed.set()
-        await world.until(lambda: node.trouble == "the cluster is gone")
+        await world.until(lambda: node.failure_reason == "the cluster is gone")
         world.cluster.closed.clear()
         say(node, log, b"2")
         await world.until(lambda: node.published == 2)
@@ -220,11 +220,11 @@ def test_credentials_that_are_refused_are_named_until_there_are_others() -> None
 
         node = world.join(log, connect=connect)
         say(node, log, b"1")
-        await world.until(lambda: node.trouble == "the NATS servers do not accept the credentials in n1.nk")
+        await world.until(lambda: node.failure_reason == "the NATS servers do not accept the credentials in n1.nk")
         say(node, log, b"2")
         good = True
         await world.until(lambda: node.published == 2)
-        assert node.trouble is None
+        assert node.failure_reason is None
         assert b"".join(world.lines()) in (b"12", b"1\n2")
         await world.close()
 
@@ -258,7 +258,7 @@ def test_forgotten_node_is_told_at_any_request_then_asks_for_a_lease_only(monkey
         say(node, log, b"2")
         monkeypatch.setattr(membership, "BEAT_INTERVAL", 0.01)
         await world.until(lambda: node.clash is not None)
-        assert "n1 was removed from this fleet" in (node.trouble or "")
+        assert "n1 was removed from this fleet" in (node.failure_reason or "")
         verbs.clear()
         await world.until(lambda: len(verbs) > 1)
         assert set(verbs) == {messages.BEAT}
@@ -286,7 +286,7 @@ def test_a_node_asks_for_its_lease_as_soon_as_a_gateway_shows_itself(monkeypatch
             monkeypatch.setattr(membership, "BEAT_INTERVAL", 3600)
 
         world.cluster.served = [(pattern, be_silent, bus) for pattern, _, bus in served]
-        while node.trouble is None:  # noqa: ASYNC110 - a node's health has no events
+        while node.failure_reason is None:  # noqa: ASYNC110 - a node's health has no events
             await asyncio.sleep(0.01)
         world.cluster.served = served
         world.orders.forgotten.add("n1")
@@ -307,11 +307,11 @@ def test_a_copy_of_a_nodes_disk_publishes_nothing_and_says_why(tmp_path: Path) -
         copied.chunks.append(log.chunks[0])
         say(clone, copied, b"of the clone")
         await world.until(lambda: clone.clash is not None)
-        assert clone.trouble == "another node is called n1; join this one under another name"
+        assert clone.failure_reason == "another node is called n1; join this one under another name"
         say(node, log, b"2")
         await world.until(lambda: node.published == 2)
         assert world.lines() == [b"1", b"2"]
-        assert node.trouble is None
+        assert node.failure_reason is None
         await world.close()
 
     run(main())
@@ -377,10 +377,10 @@ def test_a_lease_that_the_servers_have_no_room_for_is_named_and_costs_no_event()
         world.cluster.puts_to_refuse = 1
         node = world.join(log)
         say(node, log, b"1")
-        await world.until(lambda: node.trouble == "the table is full")
+        await world.until(lambda: node.failure_reason == "the table is full")
         assert node.published == 0
         await world.until(lambda: node.published == 1)
-        assert node.trouble is None
+        assert node.failure_reason is None
         assert world.lines() == [b"1"]
         await world.close()
 
@@ -406,14 +406,14 @@ def test_gateway_one_version_ahead_is_joined_and_one_two_ahead_is_named() -> Non
         node = world.join(log)
         say(node, log, b"1")
         two = messages.PROTOCOL + 2
-        await world.until(lambda: "speaks protocol" in (node.trouble or ""), two - 1, two)
+        await world.until(lambda: "speaks protocol" in (node.failure_reason or ""), two - 1, two)
         wanted = (
             f"gateway g speaks protocol {two - 1} to {two}, this node {messages.PROTOCOL}; upgrade the older of them"
         )
-        assert node.trouble == wanted
+        assert node.failure_reason == wanted
         assert node.published == 0
         await world.until(lambda: node.published == 1, messages.PROTOCOL, messages.PROTOCOL + 1)
-        assert node.trouble is None
+        assert node.failure_reason is None
         await world.close()
 
     run(main())

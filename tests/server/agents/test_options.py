@@ -108,7 +108,7 @@ def test_an_option_is_found_by_both_names_then_by_category_then_by_id() -> None:
 def test_the_ways_to_an_agent_are_its_own_and_the_safest_comes_first(
     name: str, category: options.Category, methods: list[str]
 ) -> None:
-    ways = options.find_ways(SHAPES[name].offers, category, "x")
+    ways = options.find_setters(SHAPES[name].offers, category, "x")
     assert [way.method for way in ways] == methods
     for way in ways:
         own = {category.param: "x"} if way.method == category.method else {"configId": category.name, "value": "x"}
@@ -116,7 +116,7 @@ def test_the_ways_to_an_agent_are_its_own_and_the_safest_comes_first(
 
 
 def test_an_option_by_another_name_is_set_by_that_name() -> None:
-    [way] = options.find_ways(GROUPED, MODEL, "a")
+    [way] = options.find_setters(GROUPED, MODEL, "a")
     assert (way.params, way.values) == ({"configId": "llm", "value": "a"}, ["a", "b"])
 
 
@@ -172,7 +172,7 @@ def test_a_value_that_is_listed_nowhere_is_noted_everywhere() -> None:
 def test_a_mode_of_an_agent_that_told_none_is_known_from_then_on() -> None:
     known = options.choose({}, MODE, "plan")
     assert options.find_current(known, MODE) == "plan"
-    assert options.find_ways(known, MODE, "x")[0].values == []
+    assert options.find_setters(known, MODE, "x")[0].values == []
 
 
 def test_a_mode_of_an_agent_with_options_alone_makes_no_modes_up() -> None:
@@ -216,7 +216,7 @@ def test_odd_things_are_no_modes_and_no_models(told: Json) -> None:
         assert options.find_current(known, category) is None
         assert options.listing(known, category)[category.current] is None
         options.choose(known, category, "x")
-        options.find_ways(known, category, "x")
+        options.find_setters(known, category, "x")
     options.complete_offers(known)
 
 

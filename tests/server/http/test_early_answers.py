@@ -29,7 +29,7 @@ class Publisher:
     """Takes everything, and has none of it in the stream until a test says so."""
 
     published, full, is_idle = 0, False, True
-    trouble: str | None = "the stream has no leader"
+    failure_reason: str | None = "the stream has no leader"
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
 
     def committed(self, group: Group) -> None: ...

@@ -55,9 +55,9 @@ def is_logged(caplog: pytest.LogCaptureFixture) -> bool:
 
 
 POSTS: list[tuple[str, str, Json, tuple[str, ...]]] = [
-    *(("/v1/rpc", broken, CALL, ()) for broken in ("submit", "when_kept", "has_sent", "wait_sent")),
-    *(("/v1/rpc", broken, CALL, (ASYNC,)) for broken in ("submit", "when_kept")),
-    *(("/acp", broken, CALL, ()) for broken in ("submit", "when_kept")),
+    *(("/v1/rpc", broken, CALL, ()) for broken in ("submit", "when_safe", "has_sent", "wait_sent")),
+    *(("/v1/rpc", broken, CALL, (ASYNC,)) for broken in ("submit", "when_safe")),
+    *(("/acp", broken, CALL, ()) for broken in ("submit", "when_safe")),
     *((path, "notify", NOTIFICATION, ()) for path in ("/v1/rpc", "/acp")),
     *((path, "answer", ANSWER, ()) for path in ("/v1/rpc", "/acp")),
 ]
@@ -142,7 +142,7 @@ def test_a_post_under_a_key_is_answered_when_its_outcome_cannot_be_stored(broken
 
 
 @pytest.mark.requirement("3.every-answer")
-@pytest.mark.parametrize("broken", ["submit", "when_kept", "has_sent", "wait_sent"])
+@pytest.mark.parametrize("broken", ["submit", "when_safe", "has_sent", "wait_sent"])
 def test_a_post_of_a_gateway_ends_with_a_problem_when_a_step_raises(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,7 +19,7 @@ CALL: dict[str, Any] = {"id": "r", "method": "x/echo", "params": {"sessionId": "
 PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
 
 
-def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[int | Exception]:
+def submit(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[int | Exception]:
     """What a client learns of a request that is passed on: where it is kept, or why it was refused."""
     taken: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
     delivery = Delivery(HubClients(world.hub), world.requests, MOST)
@@ -52,7 +52,7 @@ async def only_response(world: World, id: str) -> dict[str, Any]:
 def test_a_response_comes_once_and_after_what_came_before_it(request_: dict[str, Any], key: str | None) -> None:
     async def main() -> None:
         async with world() as one:
-            taken = pass_on(one, request_, key)
+            taken = submit(one, request_, key)
             request = await one.process.request(request_["method"])
             kept = await one.log.history("s", 0, one.log.position + 1, 10)
             assert await taken == next(chunk.first for chunk in kept if request_["method"].encode() in chunk.lines[0])
@@ -105,7 +105,7 @@ def test_what_is_wrong_with_the_method_comes_on_the_stream() -> None:
             running = one.prompt(id="first")
             await one.process.request("session/prompt")
 
-            assert isinstance(await pass_on(one, PROMPT, None), int)
+            assert isinstance(await submit(one, PROMPT, None), int)
             response = await only_response(one, "p")
             assert response["error"]["data"]["type"] == "prompt-queue-full"
             running.cancel()
@@ -116,7 +116,7 @@ def test_what_is_wrong_with_the_method_comes_on_the_stream() -> None:
 def test_what_ends_the_exchange_later_comes_on_the_stream() -> None:
     async def main() -> None:
         async with world() as one:
-            await pass_on(one, CALL, None)
+            await submit(one, CALL, None)
             one.hub.calls.fail_all(ShuttingDown())
 
             response = await only_response(one, "r")
@@ -129,7 +129,7 @@ def test_what_ends_the_exchange_later_comes_on_the_stream() -> None:
 def test_an_agent_that_takes_too_long_is_still_waited_for() -> None:
     async def main() -> None:
         async with world() as one:
-            await pass_on(one, CALL, "k")
+            await submit(one, CALL, "k")
             request = await one.process.request("x/echo")
             one.now += 200
             one.timeout_loop.tick()
@@ -144,7 +144,7 @@ def test_an_agent_that_takes_too_long_is_still_waited_for() -> None:
 def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back() -> None:
     async def main() -> None:
         async with world() as one:
-            taken = pass_on(one, PROMPT, "k")
+            taken = submit(one, PROMPT, "k")
             one.agent.crashes()
             await until(lambda: one.agents[-1] is not None)
             await one.agent.answers("session/resume")

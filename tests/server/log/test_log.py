@@ -332,7 +332,7 @@ def test_events_that_come_together_are_written_together() -> None:
 class Publisher:
     """Takes what is safe, a group at a time."""
 
-    published, full, trouble, is_idle = 0, False, None, True
+    published, full, failure_reason, is_idle = 0, False, None, True
 
     def __init__(self) -> None:
         self.groups: asyncio.Queue[Group] = asyncio.Queue()

@@ -12,7 +12,7 @@ from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.journal import KeptOutcome
 from sandboxagent.server.log.log import SEEN_AT_ONCE, Log
-from sandboxagent.server.log.seen import Name, Seen
+from sandboxagent.server.log.seen import KeyFilter, Name
 from tests.support.logs import Limits, opened, run, until
 from tests.support.running import BOUND
 
@@ -34,13 +34,13 @@ class HangingDatabase(Database):
 
 @given(NAMES)
 def test_whatever_was_added_was_seen(names: list[Name]) -> None:
-    seen = Seen()
+    seen = KeyFilter()
     seen.add_all(names)
     assert all(name in seen for name in names)
 
 
 def test_few_unseen_keys_look_as_if_seen() -> None:
-    seen = Seen(10_000)
+    seen = KeyFilter(10_000)
     seen.add_all(("scope", str(number)) for number in range(10_000))
     assert seen.room > 0
     assert sum(("other", str(number)) in seen for number in range(10_000)) < 500

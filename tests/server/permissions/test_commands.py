@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxagent.server.permissions import commands
-from sandboxagent.server.permissions.budget import STEPS, TooMuch, Work
+from sandboxagent.server.permissions.budget import STEPS, StepBudget, TooMuch
 from sandboxagent.server.permissions.commands import MAX_COMMAND, Part, Simple, Unread, split_words
 from sandboxagent.server.permissions.shell import MAX_COMMANDS
 
 
 def read_text(text: str) -> tuple[Part, ...]:
-    return commands.read_text(text, Work(STEPS, str))
+    return commands.read_text(text, StepBudget(STEPS, str))
 
 
 def read_words(words: Sequence[str]) -> tuple[Part, ...]:
-    return commands.read_words(words, Work(STEPS, str))
+    return commands.read_words(words, StepBudget(STEPS, str))
 
 
 def needed(parts: tuple[Part, ...]) -> list[str]:
@@ -155,6 +155,6 @@ def test_all_words_have_a_part(words: list[str]) -> None:
 def test_reading_costs_steps() -> None:
     for text in ("a" * 100, "a;" * 50 + "`", "sudo " * 10 + "ls"):
         with pytest.raises(TooMuch):
-            commands.read_text(text, Work(20, str))
+            commands.read_text(text, StepBudget(20, str))
     with pytest.raises(TooMuch):
-        commands.read_words(["a"] * 100, Work(20, str))
+        commands.read_words(["a"] * 100, StepBudget(20, str))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.server.permissions.budget import STEPS, Work
+from sandboxagent.server.permissions.budget import STEPS, StepBudget
 from sandboxagent.server.permissions.commands import Simple, Unread
 from sandboxagent.server.permissions.request import Asked, ToolRequest, read_request
 
@@ -70,7 +70,7 @@ def read(call: dict[str, Any], **more: Any) -> ToolRequest:
 
 
 def read_params(params: Any, *, command_in_title: bool = False) -> ToolRequest:
-    return read_request(Asked(params, "someone", CWD, (), command_in_title), Work(STEPS, str))
+    return read_request(Asked(params, "someone", CWD, (), command_in_title), StepBudget(STEPS, str))
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

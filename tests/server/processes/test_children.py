@@ -380,7 +380,7 @@ def test_lingering_process_is_killed_when_it_is_hurried(agents: Agents) -> None:
     assert eventually(lambda: not alive(agents.programs["one"]))
     assert all(map(alive, pids))
 
-    agents.children.hurry("one")
+    agents.children.end_linger("one")
 
     assert agents.wait("one") == 3
     assert not any(map(alive, pids))

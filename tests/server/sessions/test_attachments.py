@@ -15,10 +15,10 @@ from sandboxagent.server.sessions.attachments import (
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
     MAX_TEXT_BYTES,
+    AcceptedContent,
     Attachment,
     AttachmentLimits,
     Attachments,
-    Takes,
 )
 from tests.support.client import META, Json, run
 from tests.support.pictures import large, png
@@ -39,11 +39,11 @@ def prompt(entries: object, **meta: object) -> bytes:
 
 
 def added(
-    attachments: Attachments, entries: list[Json], takes: Takes | None = None, directory: object = "/nowhere"
+    attachments: Attachments, entries: list[Json], takes: AcceptedContent | None = None, directory: object = "/nowhere"
 ) -> list[Json]:
     """The blocks that come of these entries, the text left out."""
     line = prompt(entries)
-    takes = takes or Takes(images=True)
+    takes = takes or AcceptedContent(images=True)
     line = run(attachments.add(line, attachments.read_asked(line), str(directory), takes))
     return json.loads(line)["params"]["prompt"][1:]
 
@@ -51,7 +51,7 @@ def added(
 def refused(attachments: Attachments, entries: object, directory: object = "/nowhere") -> SandboxAgentError:
     line = prompt(entries)
     with pytest.raises(SandboxAgentError) as caught:
-        run(attachments.add(line, attachments.read_asked(line), str(directory), Takes()))
+        run(attachments.add(line, attachments.read_asked(line), str(directory), AcceptedContent()))
     return caught.value
 
 
@@ -132,7 +132,7 @@ def test_all_but_the_prompt_keeps_its_bytes(attachments: Attachments, tmp_path: 
     (tmp_path / "a").write_text("x")
     line = prompt([{"path": "a"}], other=1.0)
 
-    changed = run(attachments.add(line, attachments.read_asked(line), str(tmp_path), Takes()))
+    changed = run(attachments.add(line, attachments.read_asked(line), str(tmp_path), AcceptedContent()))
 
     assert json.dumps({META: {"attachments": [{"path": "a"}]}, "other": 1.0}).encode() in changed
     assert json.loads(changed)["params"]["_meta"] == json.loads(line)["params"]["_meta"]
@@ -183,7 +183,7 @@ def test_there_is_a_limit_on_the_number_of_images(attachments: Attachments, tmp_
 def test_image_is_a_link_for_an_agent_that_takes_none(attachments: Attachments, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png())
 
-    (block,) = added(attachments, [{"path": "a.png"}], Takes(images=False), tmp_path)
+    (block,) = added(attachments, [{"path": "a.png"}], AcceptedContent(images=False), tmp_path)
 
     assert (block["type"], block["mimeType"]) == ("resource_link", "image/png")
 
@@ -192,7 +192,7 @@ def test_long_text_is_no_link_for_an_agent_that_would_read_all_of_it(attachments
     (tmp_path / "short").write_text("x" * MAX_TEXT_BYTES)
     (tmp_path / "long").write_text("x" * (MAX_TEXT_BYTES + 1))
 
-    blocks = added(attachments, [{"path": "short"}, {"path": "long"}], Takes("text-link"), tmp_path)
+    blocks = added(attachments, [{"path": "short"}, {"path": "long"}], AcceptedContent("text-link"), tmp_path)
 
     assert [block["name"] for block in blocks] == ["short"]
 
@@ -201,7 +201,7 @@ def test_prompt_without_blocks_is_refused(attachments: Attachments, tmp_path: Pa
     line = prompt([{"path": str(tmp_path)}]).replace(b'"prompt"', b'"prompts"')
 
     with pytest.raises(InvalidParams, match="prompt"):
-        run(attachments.add(line, attachments.read_asked(line), "/", Takes()))
+        run(attachments.add(line, attachments.read_asked(line), "/", AcceptedContent()))
 
 
 # How it is refused

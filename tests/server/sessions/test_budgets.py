@@ -25,7 +25,7 @@ def test_no_process_pins_more_than_its_budget_and_none_pays_for_another(steps: l
             assert budgets.take(process, size) == (sum(mine) + size <= 100)
             mine += [size] if sum(mine) + size <= 100 else []
         elif mine:
-            budgets.give_back(process, mine.pop())
+            budgets.release_bytes(process, mine.pop())
         assert {name: budgets.used(name) for name in kept} == {name: sum(sizes) for name, sizes in kept.items()}
 
 
@@ -33,7 +33,7 @@ def test_what_is_given_back_after_a_process_has_ended_leaves_nothing() -> None:
     budgets = Budgets(100)
     assert budgets.take("a", 60)
     budgets.end("a")
-    budgets.give_back("a", 60)
+    budgets.release_bytes("a", 60)
     assert budgets.used("a") == 0
     assert budgets.take("a", 100)
 

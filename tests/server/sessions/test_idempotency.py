@@ -15,7 +15,7 @@ BODY = parse(b'{"jsonrpc":"2.0","id":1,"method":"x"}')
 OTHER = parse(b'{"jsonrpc":"2.0","id":1,"method":"y"}')
 
 
-class Beginning:
+class StartCounter:
     """Counts what was begun."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Beginning:
         reply.set_result(Answer(b"{}"))
 
 
-async def ask(requests: Idempotency, envelope: Envelope, begin: Beginning) -> bytes:
+async def ask(requests: Idempotency, envelope: Envelope, begin: StartCounter) -> bytes:
     reply = Reply()
     requests.start("s", "key", envelope, reply, begin)
     return (await reply).line
@@ -37,7 +37,7 @@ def test_requests_that_come_while_a_disk_hangs_at_their_key_are_begun_once() -> 
     async def main() -> None:
         database = HangingDatabase()
         async with opened(database) as log:
-            requests, begin = Idempotency(log, 10), Beginning()
+            requests, begin = Idempotency(log, 10), StartCounter()
             # Nothing is known of any key: each has to be looked up.
             log._seen = None
             database.go.clear()
@@ -60,7 +60,7 @@ def test_requests_that_come_while_a_disk_hangs_at_their_key_are_begun_once() -> 
 def test_a_request_is_answered_when_it_cannot_be_noted_that_it_was_begun() -> None:
     async def main() -> None:
         async with opened(HangingDatabase()) as log:
-            requests, begin = Idempotency(log, 10), Beginning()
+            requests, begin = Idempotency(log, 10), StartCounter()
 
             class Failing:
                 """A log that fails as nothing of ours does."""

@@ -17,13 +17,19 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
 from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.budgets import Budgets
-from sandboxagent.server.sessions.terminals import Asker, ExitStatus, TerminalCommand, TerminalLimits, Terminals
+from sandboxagent.server.sessions.terminals import (
+    ExitStatus,
+    TerminalCommand,
+    TerminalLimits,
+    TerminalOwners,
+    Terminals,
+)
 from tests.support.running import BOUND, alive
 
 POOL = Pool("test", 4)
 
 ESCAPING = Path(__file__).parents[2] / "support" / "escaping_agent.py"
-ASKER = Asker("agent-1", "session-1")
+ASKER = TerminalOwners("agent-1", "session-1")
 USUAL = TerminalLimits()
 MEMORY = 4 << 20
 """The budget of the agent process."""
@@ -38,7 +44,7 @@ class Host:
         self.budgets = Budgets(MEMORY)
         self.terminals = Terminals(self.children, POOL, limits, self.budgets)
 
-    async def start(self, program: str, *arguments: str, asker: Asker = ASKER, **more: object) -> str:
+    async def start(self, program: str, *arguments: str, asker: TerminalOwners = ASKER, **more: object) -> str:
         settings: dict[str, object] = {
             "environment": {"PATH": os.environ["PATH"]},
             "directory": str(self.folder),
@@ -318,7 +324,7 @@ def test_what_a_command_left_behind_ends_with_the_command(run: Run) -> None:
 
 def test_only_its_own_terminals_end_with_a_session(run: Run) -> None:
     async def main(host: Host) -> None:
-        other = Asker(ASKER.process, "session-2")
+        other = TerminalOwners(ASKER.process, "session-2")
         first, second = await host.start("sleep", "60"), await host.start("sleep", "60", asker=other)
         host.terminals.end_session(ASKER.session)
         with pytest.raises(UnknownTerminal):
@@ -331,7 +337,7 @@ def test_only_its_own_terminals_end_with_a_session(run: Run) -> None:
 def test_a_session_cannot_reach_the_terminals_of_another(run: Run) -> None:
     async def main(host: Host) -> None:
         id = await host.start("sleep", "60")
-        for stranger in (Asker(ASKER.process, "session-2"), Asker("agent-2", ASKER.session)):
+        for stranger in (TerminalOwners(ASKER.process, "session-2"), TerminalOwners("agent-2", ASKER.session)):
             with pytest.raises(UnknownTerminal):
                 host.terminals.get(stranger, id)
             with pytest.raises(UnknownTerminal):
@@ -359,7 +365,7 @@ def test_a_session_has_so_many_terminals_and_no_more_until_one_is_released(run: 
         ids = [await host.start("true") for _ in range(2)]
         with pytest.raises(InvalidRequest, match="2 terminals already"):
             await host.start("true")
-        await host.start("true", asker=Asker(ASKER.process, "session-2"))
+        await host.start("true", asker=TerminalOwners(ASKER.process, "session-2"))
         await host.terminals.release(ASKER, ids[0])
         await host.start("true")
 

@@ -18,7 +18,7 @@ from sandboxagent.adapters.amp.permissions import PermissionSocket, Use, Verdict
 from sandboxagent.adapters.amp.settings import UntrustedWorkspace, check_workspace, turn_settings
 from sandboxagent.adapters.amp.stream import Stream, used_tools
 from sandboxagent.adapters.amp.threads import data_directory, is_thread_id
-from sandboxagent.adapters.amp.tools import only_looks, tool_call
+from sandboxagent.adapters.amp.tools import is_read_only, tool_call
 from sandboxagent.adapters.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, Peer, RpcError
 from sandboxagent.server.agents.process import AgentProcess, Exit, ProcessListener
 from sandboxagent.server.processes.children import ProcessTrees
@@ -283,7 +283,7 @@ class Turn:
         self._check_workspace()
         id = use.id or f"amp-{uuid4().hex}"
         await self._send(self._stream.announce(id, use.tool, use.arguments))
-        if not only_looks(use.tool, use.arguments, [self._session.directory]) and not await self._ask(id, use):
+        if not is_read_only(use.tool, use.arguments, [self._session.directory]) and not await self._ask(id, use):
             return Verdict(False, "The user did not allow this.")
         if self.cancelled:
             return Verdict(False, "The turn was cancelled.")

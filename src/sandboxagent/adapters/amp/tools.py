@@ -67,7 +67,7 @@ def decoded(content: object) -> object:
     return content
 
 
-def only_looks(tool: str, arguments: Object, directories: Sequence[str]) -> bool:
+def is_read_only(tool: str, arguments: Object, directories: Sequence[str]) -> bool:
     """Return whether a tool only reads files inside the session's directories, or has no effects itself."""
     if tool in HARMLESS:
         return True

@@ -44,7 +44,7 @@ class OpenCodeApi(Capability):
     def notifications(self) -> Sequence[str]:
         return (methods.SHELL,)
 
-    def means_session(self, name: str) -> bool:
+    def reserves_name(self, name: str) -> bool:
         """Return whether OpenCode's programs use a name for a session or a draft."""
         if not name.startswith("ses_"):
             return False

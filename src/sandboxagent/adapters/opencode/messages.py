@@ -91,7 +91,7 @@ class Entries:
         self._ticks = Ticks()
         self._happened: list[Event] = []
 
-    def take_happenings(self) -> list[Event]:
+    def take_events(self) -> list[Event]:
         """Return the events since the last call."""
         happened, self._happened = self._happened, []
         return happened

@@ -27,7 +27,7 @@ from sandboxagent.server.files.roots import Roots
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.policy import PERSONS_TOOL, PolicyCheck
 from sandboxagent.server.sessions.session import Session
-from sandboxagent.server.sessions.terminals import Asker, TerminalCommand, Terminals
+from sandboxagent.server.sessions.terminals import TerminalCommand, TerminalOwners, Terminals
 
 logger = logging.getLogger(__name__)
 
@@ -108,13 +108,13 @@ class Shells:
             for terminal_id in list(self._running.get(session.id, ())):
                 # The command may have ended by itself.
                 with suppress(UnknownTerminal):
-                    await self.terminals.kill(Asker(OWNER, session.id), terminal_id)
+                    await self.terminals.kill(TerminalOwners(OWNER, session.id), terminal_id)
 
     def _log(self, session: Session, shell: Shell) -> int:
         return self.client.hub.tell(session, shell.write(session.id), Direction.FROM_SERVER).last
 
     async def _run(self, session: Session, line: str) -> tuple[str, int | None]:
-        asker = Asker(OWNER, session.id)
+        asker = TerminalOwners(OWNER, session.id)
         command = TerminalCommand(
             program="/bin/sh",
             arguments=("-c", line),

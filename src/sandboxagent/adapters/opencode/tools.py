@@ -12,7 +12,7 @@ from itertools import chain
 import msgspec
 
 from sandboxagent.adapters.opencode.objects import Completed, Failed, PartTime, Pending, Running, ToolState
-from sandboxagent.core.texts import Effort, Span, find_changes, split_lines, unfenced
+from sandboxagent.core.texts import DiffBudget, Span, find_changes, split_lines, unfenced
 from sandboxagent.protocol.envelope import Object, list_at, notification, object_at, objects_at, text_at
 from sandboxagent.protocol.methods import SHELL
 
@@ -276,7 +276,7 @@ def make_diff(changes: Iterable[tuple[str, str, str]]) -> str:
 
     The work is limited. The diff names the parts that it does not show, or that were not compared line by line.
     """
-    effort, room, written = Effort(), MAX_SHOWN, list[str]()
+    effort, room, written = DiffBudget(), MAX_SHOWN, list[str]()
     for number, (path, old, new) in enumerate(changes):
         if number == MAX_CHANGES:
             written.append("--- more\n+++ more\n@@ -0,0 +1 @@ too many changes\n+[further changes are not shown]\n")
@@ -298,7 +298,7 @@ def _tell_sizes(old: str, new: str) -> str:
     return f"@@ {ranges} @@ too large to show\n{removed}+{said[1]}\n"
 
 
-def _write_hunks(old: list[str], new: list[str], effort: Effort) -> list[str]:
+def _write_hunks(old: list[str], new: list[str], effort: DiffBudget) -> list[str]:
     spans, exact = find_changes(old, new, effort)
     written: list[str] = []
     note = "" if exact else " too much has changed to compare it line by line"

@@ -153,7 +153,7 @@ class Transcript:
                 self._take_response(envelope)
         if self._kept.trim(self._turn.entry if self._turn else self._stray):
             self._forget_calls()
-        return self._kept.take_happenings()
+        return self._kept.take_events()
 
     def _forget_calls(self) -> None:
         """Forget calls whose parts were forgotten; of those that still run, keep only a minimum."""

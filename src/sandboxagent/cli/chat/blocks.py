@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from sandboxagent.cli.output import harmless, one_line
 from sandboxagent.cli.output import visible as escaped
 from sandboxagent.client.updates import ContentBlock
-from sandboxagent.core.texts import Effort, find_changes, unfenced
+from sandboxagent.core.texts import DiffBudget, find_changes, unfenced
 from sandboxagent.protocol.acp import (
     AudioContentBlock,
     ContentToolCallContent,
@@ -153,7 +153,7 @@ CONTEXT = 2
 def count_changes(old: str | None, new: str) -> tuple[int, int]:
     """Return the numbers of added and removed lines."""
     before, after = (old or "").splitlines(), new.splitlines()
-    spans, exact = find_changes(before, after, Effort())
+    spans, exact = find_changes(before, after, DiffBudget())
     if not exact:
         ours, theirs = Counter(before), Counter(after)
         return (theirs - ours).total(), (ours - theirs).total()
@@ -163,7 +163,7 @@ def count_changes(old: str | None, new: str) -> tuple[int, int]:
 def diff_lines(old: str | None, new: str) -> list[str]:
     """Return a diff by lines, each with `+`, `-` or a space in front, without lines far from any change."""
     before, after = (old or "").splitlines(), new.splitlines()
-    spans, exact = find_changes(before, after, Effort())
+    spans, exact = find_changes(before, after, DiffBudget())
     lines = [] if exact else [" … too much has changed to compare it line by line"]
     at = 0
     for number, span in enumerate(spans):

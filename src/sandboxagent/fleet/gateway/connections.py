@@ -139,7 +139,7 @@ class FleetConnections:
         """Call back at once, because everything from a node is stored already."""
         callback(None)
 
-    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
+    def when_safe(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
         """Call back at once, because everything from a node is stored already."""
         callback(None)
 

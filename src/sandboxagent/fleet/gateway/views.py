@@ -41,12 +41,12 @@ FACTS_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayViews:
-    """The handlers. `trouble` returns why the bus does not work, or None."""
+    """The handlers. `failure_reason` returns why the bus does not work, or None."""
 
     gateway: str
     registry: NodeRegistry
     caller: Caller
-    trouble: Callable[[], str | None]
+    failure_reason: Callable[[], str | None]
     started_at: float = field(default_factory=time.monotonic)
 
     def endpoints(self) -> list[Endpoint]:
@@ -97,9 +97,9 @@ class GatewayViews:
 
     def health(self) -> GatewayHealth:
         nodes = self.registry.leases
-        trouble = self.trouble() or (None if nodes else "no node is there")
+        failure_reason = self.failure_reason() or (None if nodes else "no node is there")
         return GatewayHealth(
-            "ok" if trouble is None else "degraded",
+            "ok" if failure_reason is None else "degraded",
             __version__,
             int((time.monotonic() - self.started_at) * 1000),
             self.gateway,
@@ -107,7 +107,7 @@ class GatewayViews:
             self.registry.count,
             sum(lease.running for lease in nodes.values()),
             _agents(nodes.values()),
-            UNSET if trouble is None else trouble,
+            UNSET if failure_reason is None else failure_reason,
         )
 
     async def get_nodes(self, request: Request) -> Response:

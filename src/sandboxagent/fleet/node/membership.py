@@ -276,7 +276,7 @@ class Membership:
         await self._outbox.drained(position)
 
     @property
-    def trouble(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Why the fleet does not get this node's events."""
         return self._failed or self.clash or self._connecting or self._unheard or self._outbox.failure
 

@@ -64,7 +64,7 @@ class Setter(Struct, frozen=True):
     values: list[str]
 
 
-def find_ways(offers: Object, category: Category, value: str) -> list[Setter]:
+def find_setters(offers: Object, category: Category, value: str) -> list[Setter]:
     """Return the requests that could set a mode or a model at an agent, best first; empty when there are none."""
     found: list[Setter] = []
     if shape := object_at(offers, category.shape):

@@ -29,7 +29,7 @@ class Offered(Announced, Protocol):
     def capabilities(self) -> Object: ...
 
 
-class AskedOffers(Protocol):
+class CapabilitiesReader(Protocol):
     """The answers of agents that were asked for their offers."""
 
     def find(self, agent: Agent) -> Offered | None: ...
@@ -44,7 +44,7 @@ class AgentViews(Struct, frozen=True):
 
     newest_session: Callable[[str], Announced | None]
     """Function that returns the last announcement, by an agent's id; None when no session has announced anything."""
-    offers: AskedOffers
+    offers: CapabilitiesReader
     catalog: Catalog
     installer: Installer
     supervisor: Supervisor

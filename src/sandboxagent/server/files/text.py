@@ -48,7 +48,7 @@ class TextFiles:
 
         Memory is bounded, whatever the size of the file. Raises InvalidParams, NoSuchFile or FileFailed.
         """
-        with refusals(path), self._within(directories).open(decode_name(path)) as file:
+        with as_agent_errors(path), self._within(directories).open(decode_name(path)) as file:
             if (line or 0) <= 1 and limit is None and os.fstat(file.fileno()).st_size > self._limit:
                 raise self._too_large(path)
             skipped, content = self._part(self._blocks(file, path), path, max(line or 1, 1) - 1, limit)
@@ -63,7 +63,7 @@ class TextFiles:
 
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
-        with refusals(path), self._within(directories).replace(decode_name(path), parents=True) as file:
+        with as_agent_errors(path), self._within(directories).replace(decode_name(path), parents=True) as file:
             file.write(content.encode())
 
     def _blocks(self, file: FileIO, path: str) -> Iterator[bytes]:
@@ -105,7 +105,7 @@ class TextFiles:
 
 
 @contextmanager
-def refusals(path: str) -> Generator[None]:
+def as_agent_errors(path: str) -> Generator[None]:
     """Convert every OSError of the block to an error for the agent."""
     try:
         yield

@@ -47,7 +47,7 @@ class BaseApp:
         scope["headers_by_name"] = group_headers(scope["headers"])
         if header(scope, b"origin") is not None:
             send = _add_headers(send, self._auth.cors(scope))
-        await self._answer(self._route_guarded, scope, receive, send)
+        await self._answer(self._route_authenticated, scope, receive, send)
 
     def read_post(self, scope: Scope) -> PostHead | None:
         """Check the head of a POST that carries an envelope. Return None for any other POST."""
@@ -56,7 +56,7 @@ class BaseApp:
             return None
         scope["headers_by_name"] = group_headers(scope["headers"])
         more = self._auth.cors(scope) if header(scope, b"origin") is not None else ()
-        return self._read_post(transport, scope, self._guard_head, more)
+        return self._read_post(transport, scope, self._check_head, more)
 
     def read_gateway_post(self, scope: Scope) -> PostHead | None:
         """Like `read_post`, for a request that came through a tunnel.
@@ -107,14 +107,14 @@ class BaseApp:
             logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
             await send_problem(send, InternalError())
 
-    async def _route_guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._guard_head(scope)
+    async def _route_authenticated(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._check_head(scope)
         if self._auth.is_preflight(scope):
             await respond(send, 204, [])
         else:
             await self.route(scope, receive, send)
 
-    def _guard_head(self, scope: Scope) -> None:
+    def _check_head(self, scope: Scope) -> None:
         if self._auth.check(scope):
             mark_authenticated(scope)
 

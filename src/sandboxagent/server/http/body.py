@@ -341,7 +341,7 @@ class Transport(Struct, eq=False):
         else:
             # The stream brings the response, whatever becomes of this POST.
             post.request_id = None
-            self.clients.when_kept(connection, taken, partial(self._on_kept, connection, post))
+            self.clients.when_safe(connection, taken, partial(self._on_kept, connection, post))
 
     @step
     def _on_kept(self, connection: Connection, post: Post, failure: Exception | None) -> None:

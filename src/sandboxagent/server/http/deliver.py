@@ -155,8 +155,8 @@ class Delivery:
 
     async def acknowledge(self, connection: Connection, envelope: Envelope, key: str) -> None:
         """Take a notification or an answer once for its key, and send its client an acknowledgement or an error."""
-        id, receipt = msgspec.json.encode(key), connection.acknowledgements.get(key)
-        if receipt is None:
+        id, acknowledgement = msgspec.json.encode(key), connection.acknowledgements.get(key)
+        if acknowledgement is None:
             try:
                 if envelope.kind is NOTIFICATION:
                     await self._intake.notify(connection, envelope)
@@ -167,11 +167,11 @@ class Delivery:
                 self._clients.tell(connection, _refusal(id, error))
                 return
             except SandboxAgentError as error:
-                receipt = _refusal(id, error)
+                acknowledgement = _refusal(id, error)
             else:
-                receipt = success(id, {})
-            connection.remember_acknowledgement(key, receipt)
-        self._clients.tell(connection, receipt)
+                acknowledgement = success(id, {})
+            connection.remember_acknowledgement(key, acknowledgement)
+        self._clients.tell(connection, acknowledgement)
 
     def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:
         """Send a client an error that belongs to no request of its own."""

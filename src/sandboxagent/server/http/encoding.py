@@ -18,7 +18,7 @@ class Encoding(Protocol):
         """Return the bytes to write after a while without any."""
         ...
 
-    def farewell(self, reason: str) -> bytes:
+    def last_bytes(self, reason: str) -> bytes:
         """Return the last bytes of a stream; may be empty."""
         ...
 
@@ -39,7 +39,7 @@ class ServerSentEvents:
     def heartbeat(self) -> bytes:
         return b": \n\n"
 
-    def farewell(self, reason: str) -> bytes:
+    def last_bytes(self, reason: str) -> bytes:
         return b": closed: %b\n\n" % reason.encode()
 
     def events(self, connection: Connection, chunk: Chunk) -> bytes:
@@ -63,7 +63,7 @@ class TextFrames:
         # Browsers do not show pings to a page, which must learn that the server is still there.
         return _ping() + _empty() if self._numbered else _ping()
 
-    def farewell(self, reason: str) -> bytes:
+    def last_bytes(self, reason: str) -> bytes:
         # A WebSocket ends with a close frame instead.
         return b""
 

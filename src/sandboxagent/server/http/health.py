@@ -64,8 +64,8 @@ class HealthCheck(Struct, frozen=True):
             yield f"the session log cannot be written: {self.log.failure}"
         if self.log.damage.reason is not None:
             yield f"the session log was damaged: {self.log.damage.reason}"
-        if self.log.publisher is not None and self.log.publisher.trouble is not None:
-            yield f"the fleet does not see this server: {self.log.publisher.trouble}"
+        if self.log.publisher is not None and self.log.publisher.failure_reason is not None:
+            yield f"the fleet does not see this server: {self.log.publisher.failure_reason}"
         yield from self.capability_troubles()
 
     def _agent(self, id: str, installed: bool) -> AgentHealth:

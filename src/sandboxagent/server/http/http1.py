@@ -40,7 +40,7 @@ from sandboxagent.server.http.framing import (
 )
 from sandboxagent.server.http.head import MAX_MEMO_HEAD_BYTES, HeadMemo
 from sandboxagent.server.http.posts import Post, PostHead
-from sandboxagent.server.http.sockets import BufferedTransport, Flag, FlowControl, Sockets, Wait
+from sandboxagent.server.http.sockets import BufferedTransport, FlowControl, LightEvent, Sockets, Wait
 
 if TYPE_CHECKING:
     from sandboxagent.server.http.websocket import WebSocket
@@ -175,7 +175,7 @@ class Cycle:
         self.disconnected = False
         """Whether the socket is closed, or has become a WebSocket."""
         self.more_body = True
-        self.message_event = Flag()
+        self.message_event = LightEvent()
         """Set when more of the body has come, or the request or its response has ended."""
         self.response_started = self.response_complete = False
 

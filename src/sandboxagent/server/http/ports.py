@@ -56,7 +56,7 @@ class Clients(Protocol):
         """Call back when everything up to a position is on disk, or with LogUnavailable."""
         ...
 
-    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
+    def when_safe(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
         """Call back when the connection's client can rely on everything up to a position, or with LogUnavailable."""
         ...
 
@@ -134,7 +134,7 @@ class HubClients(Struct, frozen=True):
     def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
         self.hub.log.when_committed(position, callback)
 
-    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
+    def when_safe(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
         if connection.is_remote:
             # The client reads at a gateway, and must find all events there that this answer refers to.
             published = self.hub.log.published(max(position, connection.last_event))

@@ -133,7 +133,7 @@ class Rpc(Transport, eq=False):
             # A gateway sees by itself when the fleet's stream has the events that the answer refers to.
             last, line = connection.last_event, result.line
             post.respond_early(_EARLY_HEAD % (len(line), last, max(result.commit, last)), line)
-        self.clients.when_kept(connection, result.commit, partial(self._on_answer_kept, connection, post, result))
+        self.clients.when_safe(connection, result.commit, partial(self._on_answer_kept, connection, post, result))
 
     @step
     def _on_answer_kept(self, connection: Connection, post: Post, answer: Answer, failure: Exception | None) -> None:

@@ -76,7 +76,7 @@ class OpenSocket(Protocol):
         ...
 
 
-class Flag:
+class LightEvent:
     """An `asyncio.Event` that makes no deque before a task waits: each request has one, and each socket another."""
 
     __slots__ = ("_is_set", "_waiting")
@@ -127,7 +127,7 @@ class Sockets:
         self._surplus = 0
         """Number of sockets closed since the last report because there were too many."""
         self._reported_at = -REPORT_INTERVAL
-        self._all_closed = Flag(is_set=True)
+        self._all_closed = LightEvent(is_set=True)
 
     @property
     def in_use(self) -> bool:
@@ -342,7 +342,7 @@ class FlowControl:
         self._transport = transport
         self._read_paused = False
         self.write_paused = False
-        self._writable = Flag(is_set=True)
+        self._writable = LightEvent(is_set=True)
 
     async def drain(self) -> None:
         """Wait until the client has read enough, or is gone."""

@@ -197,8 +197,8 @@ class Stream:
 
     def close(self, reason: str) -> None:
         """End the stream, with a last comment that has the reason."""
-        if farewell := self._encoding.farewell(reason):
-            self._comments = (*self._comments, farewell)
+        if last_bytes := self._encoding.last_bytes(reason):
+            self._comments = (*self._comments, last_bytes)
         self.reason = self.reason or reason
         self._cursor.close()
 

@@ -118,7 +118,7 @@ class Publisher(Protocol):
         ...
 
     @property
-    def trouble(self) -> str | None:
+    def failure_reason(self) -> str | None:
         """Reason why nothing is published at the moment; None while all is well."""
         ...
 

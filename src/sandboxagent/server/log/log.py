@@ -34,7 +34,7 @@ from sandboxagent.server.log.event import (
 )
 from sandboxagent.server.log.journal import Group, KeptOutcome, Publisher
 from sandboxagent.server.log.reader import LogReader
-from sandboxagent.server.log.seen import Seen
+from sandboxagent.server.log.seen import KeyFilter
 from sandboxagent.server.log.session_index import IndexEntry, SessionIndex
 from sandboxagent.server.log.writer import GATHER_TIMEOUT, Callback, Writer, call_back
 
@@ -132,7 +132,7 @@ class Log:
         """Session id → the position up to which its events will be deleted on disk."""
         self._unwritten_outcomes: dict[tuple[str, str], KeptOutcome | None] = {}
         """Scope and key → the outcome that is on its way to the disk."""
-        self._seen: Seen | None = None
+        self._seen: KeyFilter | None = None
         """Idempotency keys that may be on disk; None while they are not known."""
         self._seen_since: list[tuple[str, str]] | None = None
         """Idempotency keys added while those on disk are being read; None at other times."""
@@ -318,11 +318,11 @@ class Log:
         if isinstance(count, Exception):
             self._give_up_seen(count)
         elif count == 0:
-            self._end_seen(Seen())
+            self._end_seen(KeyFilter())
         else:
-            self._read_seen(Seen(count), 0)
+            self._read_seen(KeyFilter(count), 0)
 
-    def _read_seen(self, seen: Seen, after: int) -> None:
+    def _read_seen(self, seen: KeyFilter, after: int) -> None:
         def then(names: list[tuple[int, str, str]] | Exception) -> None:
             if isinstance(names, Exception):
                 self._give_up_seen(names)
@@ -335,7 +335,7 @@ class Log:
 
         self._writer.look_up(lambda database: database.names_of_outcomes(after, SEEN_AT_ONCE), then)
 
-    def _end_seen(self, seen: Seen) -> None:
+    def _end_seen(self, seen: KeyFilter) -> None:
         seen.add_all(self._seen_since or ())
         self._seen, self._seen_since = seen, None
 
@@ -354,7 +354,7 @@ class Log:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (position, next(self._numbers), partial(self._wake, future)))
-        self._writer.hurry()
+        self._writer.flush_soon()
         try:
             await future
         finally:
@@ -380,7 +380,7 @@ class Log:
             callback(None)
             return
         heapq.heappush(self._waiting, (position, next(self._numbers), callback))
-        self._writer.hurry()
+        self._writer.flush_soon()
 
     async def published(self, position: int) -> None:
         """Wait until everything up to a position is on disk and, on a fleet's node, in the fleet's stream.
@@ -394,8 +394,8 @@ class Log:
             async with asyncio.timeout(PUBLISH_TIMEOUT):
                 await self.publisher.drained(position)
         except TimeoutError:
-            trouble = self.publisher.trouble or "the fleet's stream is slow"
-            raise LogUnavailable(f"{trouble}; repeat the request") from None
+            failure_reason = self.publisher.failure_reason or "the fleet's stream is slow"
+            raise LogUnavailable(f"{failure_reason}; repeat the request") from None
 
     async def flushed(self) -> None:
         """Wait until everything handed over so far is on disk, including sessions and outcomes."""

@@ -16,7 +16,7 @@ MIN_BITS, MAX_BITS = 1 << 19, 1 << 27
 """Limits of the filter's size in bits: 64 KiB to 16 MiB."""
 
 
-class Seen:
+class KeyFilter:
     """A Bloom filter: contains every name that was added, and few others."""
 
     __slots__ = ("_bits", "_mask", "room")

@@ -134,7 +134,7 @@ class Writer:
             self._gathering = self._loop.call_later(self._gather, self._on_gathered)
         return self._group
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         """Write the group at the end of this turn of the event loop, because a caller waits for it."""
         self._is_awaited = True
         self.write_soon()
@@ -179,7 +179,7 @@ class Writer:
             callback(None)
             return
         (self._waiting if self._group else self._waiting_for_stored).append(callback)
-        self.hurry()
+        self.flush_soon()
 
     async def store(self) -> None:
         """Wait until the database has everything that was added so far. Raises DatabaseError."""
@@ -192,7 +192,7 @@ class Writer:
     async def _wait(self, waiting: list[Callback]) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
         waiting.append(partial(_resolve, future))
-        self.hurry()
+        self.flush_soon()
         await future
 
     async def read(self, query: Callable[[Database], T], *, fresh: bool = True) -> T:

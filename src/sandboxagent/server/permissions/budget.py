@@ -18,7 +18,7 @@ class TooMuch(Exception):
     """A decision needs more steps than it may use."""
 
 
-class Work:
+class StepBudget:
     """The steps that are left for one decision, and its cache."""
 
     def __init__(self, steps: int, resolve: Callable[[str], str]) -> None:

@@ -15,7 +15,7 @@ from typing import Literal, cast
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sandboxagent.server.permissions.budget import Work
+from sandboxagent.server.permissions.budget import StepBudget
 from sandboxagent.server.permissions.shell import MAX_COMMANDS, MAX_DEPTH, Written, read_script
 
 MAX_COMMAND = 8 << 10
@@ -75,7 +75,7 @@ class Unread(Struct, frozen=True):
 Part = Simple | Unread
 
 
-def read_text(text: str, work: Work) -> tuple[Part, ...]:
+def read_text(text: str, work: StepBudget) -> tuple[Part, ...]:
     """Return the commands that a shell would run for this text: at least one part."""
     if len(text) > MAX_COMMAND:
         return (Unread(text[:MAX_COMMAND], "it is too long"),)
@@ -84,7 +84,7 @@ def read_text(text: str, work: Work) -> tuple[Part, ...]:
     return _read(text, 0, work)
 
 
-def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
+def read_words(words: Sequence[str], work: StepBudget) -> tuple[Part, ...]:
     """Return the commands that run if these words are a program and its arguments: at least one part."""
     work.spend(1 + sum(1 + len(word) // 16 for word in words))
     text = shlex.join(words)
@@ -115,7 +115,7 @@ def _is_visible(text: str) -> bool:
     return text.replace("\n", " ").replace("\t", " ").isprintable()
 
 
-def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
+def _read(text: str, depth: int, work: StepBudget) -> tuple[Part, ...]:
     work.spend(1 + len(text))
     commands, why = read_script(text)
     if why is not None:
@@ -126,7 +126,7 @@ def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _recognise(text: str, depth: int, work: Work) -> list[Simple]:
+def _recognise(text: str, depth: int, work: StepBudget) -> list[Simple]:
     """Return the commands in a text that is not understood as a whole, from every place where reading can start."""
     starts = [0, *(match.end() for match in re.finditer(_SEPARATORS, text))][:MAX_STARTS]
     pieces = [text[start : start + MAX_GUESS] for start in starts]
@@ -158,7 +158,7 @@ class _Hidden(Exception):
     """The reason why the commands that a program runs are not known."""
 
 
-def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
+def _with_others(part: Simple, depth: int, work: StepBudget) -> list[Part]:
     """Return a command and all commands that it runs."""
     work.spend(1 + len(part.words))
     if not part.words or part.words[0] is None:

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from msgspec import Struct, field
 
 from sandboxagent.protocol.envelope import Object
-from sandboxagent.server.permissions.budget import Work
+from sandboxagent.server.permissions.budget import StepBudget
 from sandboxagent.server.permissions.commands import Part, Simple, find_closed_word, program_name, split_words
 from sandboxagent.server.permissions.patterns import (
     MAX_PATH,
@@ -24,7 +24,7 @@ from sandboxagent.server.permissions.patterns import (
     PathPattern,
     Pattern,
     is_inside,
-    loosen,
+    normalize_name,
 )
 from sandboxagent.server.permissions.request import ToolRequest
 from sandboxagent.server.permissions.spelling import read_spelling, shape_of, split_fixed
@@ -44,7 +44,7 @@ class Subject(Struct, frozen=True):
     request: ToolRequest
     part: Part | None
     home: str
-    work: Work
+    work: StepBudget
     notes: list[str] = field(default_factory=list[str])
     """The reasons why allow rules that name the subject do not apply."""
 
@@ -116,7 +116,7 @@ class Unknowable:
 # Folders
 
 
-class Where(Struct, frozen=True):
+class AllowedFolders(Struct, frozen=True):
     """The folders in which a command may run and work: the session's directories, or the folders that a rule names."""
 
     globs: tuple[PathGlob, ...] | None = None
@@ -151,7 +151,7 @@ class Where(Struct, frozen=True):
 class FolderIs(Struct, frozen=True):
     """A condition about the folder in which a command runs."""
 
-    where: Where
+    where: AllowedFolders
 
     def surely(self, subject: Subject) -> bool:
         request = subject.request
@@ -173,15 +173,15 @@ class FolderIs(Struct, frozen=True):
 class CommandPattern(Protocol):
     """A pattern that a simple command matches or not."""
 
-    def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None: ...
-    def catches(self, part: Part, work: Work) -> Match: ...
+    def spells(self, part: Simple, work: StepBudget) -> tuple[bool, ...] | None: ...
+    def catches(self, part: Part, work: StepBudget) -> Match: ...
 
 
 class CommandIs(Struct, frozen=True):
     """The command, or its judged part, matches one of several patterns."""
 
     patterns: tuple[CommandPattern, ...]
-    where: Where = field(default_factory=Where)
+    where: AllowedFolders = field(default_factory=AllowedFolders)
     """The folders in which an allowed command must run. Words that the rule does not spell out must not lead out of
     them."""
 
@@ -242,7 +242,7 @@ class Words(Struct, frozen=True):
     globs: tuple[Glob, ...]
     is_open: bool
 
-    def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None:
+    def spells(self, part: Simple, work: StepBudget) -> tuple[bool, ...] | None:
         """Return for each word of a command whether it is spelled out here; None if the command does not match."""
         words = part.literal or ()
         work.spend(1 + sum(glob.steps(word) for glob, word in zip(self.globs, words, strict=False)))
@@ -252,7 +252,7 @@ class Words(Struct, frozen=True):
             return None
         return tuple(at < len(self.globs) and not self.globs[at].wild for at in range(len(words)))
 
-    def catches(self, part: Part, work: Work) -> Match:
+    def catches(self, part: Part, work: StepBudget) -> Match:
         work.spend(1 + len(part.text) // 8)
         if not isinstance(part, Simple):
             found, length = split_words(part.text) or (), len(self.globs)
@@ -282,7 +282,7 @@ class Words(Struct, frozen=True):
                 return False
         return True
 
-    def _contains(self, part: Simple, work: Work) -> bool:
+    def _contains(self, part: Simple, work: StepBudget) -> bool:
         """Return whether a command has all words of the pattern in order.
 
         It may run them even if they are not first.
@@ -315,7 +315,7 @@ class Line(Struct, frozen=True):
 
     pattern: Pattern
 
-    def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None:
+    def spells(self, part: Simple, work: StepBudget) -> tuple[bool, ...] | None:
         """Like `Words.spells`.
 
         A regular expression spells out every word, and a glob only the words before its first star.
@@ -329,7 +329,7 @@ class Line(Struct, frozen=True):
         front = re.split(r"[*?\[]", self.pattern.text, maxsplit=1)[0].split(" ")[:-1]
         return tuple(at < len(front) and front[at] == word for at, word in enumerate(words))
 
-    def catches(self, part: Part, work: Work) -> Match:
+    def catches(self, part: Part, work: StepBudget) -> Match:
         work.spend(2 * self.pattern.steps(part.text))
         if not isinstance(part, Simple) or part.literal is None:
             return max(self.pattern.fits(part.text), Match.MAYBE)
@@ -435,7 +435,7 @@ class PathIs(Struct, frozen=True):
 
         def find() -> bool:
             subject.work.spend(1 + len(text) * (1 + len(self.globs)) // 64)
-            loose = loosen(text)
+            loose = normalize_name(text)
             return any(glob.is_named_in(loose) for glob in self.globs)
 
         return bool(text) and subject.work.once((self, "named", text), find)
@@ -470,7 +470,7 @@ class PathIs(Struct, frozen=True):
         return best
 
 
-def _words_of(part: Simple, work: Work) -> tuple[list[str], list[str], list[str]]:
+def _words_of(part: Simple, work: StepBudget) -> tuple[list[str], list[str], list[str]]:
     """Return the words of a command, the texts that are paths if any are, and the texts that may contain paths."""
     work.spend(1 + (len(part.text) + len(part.fed)) // 4)
     words = list(dict.fromkeys(word for word in (*part.words, *part.files) if word))
@@ -508,7 +508,7 @@ class ArgumentIs(Struct, frozen=True):
         return _meets(arguments[self.name], self.expected, subject.work)
 
 
-def _meets(value: object, expected: object, work: Work) -> Match:
+def _meets(value: object, expected: object, work: StepBudget) -> Match:
     match expected:
         case tuple():
             return _any(_meets(value, each, work) for each in cast("tuple[object, ...]", expected))

@@ -9,7 +9,7 @@ import shlex
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sandboxagent.server.permissions.budget import TooMuch, Work
+from sandboxagent.server.permissions.budget import StepBudget, TooMuch
 from sandboxagent.server.permissions.commands import Simple
 from sandboxagent.server.permissions.conditions import (
     CommandIs,
@@ -42,7 +42,7 @@ def find_nearest(policy: Policy, asked: Asked) -> tuple[NearMiss, ...]:
 
     Only rules of the server count.
     """
-    work = Work(policy.steps, policy.resolve)
+    work = StepBudget(policy.steps, policy.resolve)
     try:
         request = read_request(asked, work)
         subjects = [Subject(request, part, policy.home, work) for part in request.parts or (None,)]

@@ -109,7 +109,7 @@ def is_wild(text: str) -> bool:
     return re.search(_WILD, text) is not None
 
 
-def loosen(text: str) -> str:
+def normalize_name(text: str) -> str:
     """Return one spelling for all texts that a file system may treat as the same name."""
     return unicodedata.normalize("NFC", text).casefold()
 
@@ -150,13 +150,13 @@ class Mention:
 
     def __init__(self, glob: str) -> None:
         names = [name for name in glob.split("/") if name not in ("", ".", "~")]
-        pieces = [[loosen(piece) for piece in re.split(_WILD, name) if piece] for name in names]
+        pieces = [[normalize_name(piece) for piece in re.split(_WILD, name) if piece] for name in names]
         last = next((at for at in reversed(range(len(names))) if len("".join(pieces[at])) > 1), None)
         self._pieces = [] if last is None else pieces[last]
-        self._name = "" if last is None else loosen(names[last])
+        self._name = "" if last is None else normalize_name(names[last])
         # The name `config` alone does not identify `**/.git/config`.
         around = names[last - 1] if last and glob.startswith("**") else ""
-        self._folder = "" if is_wild(around) else loosen(around)
+        self._folder = "" if is_wild(around) else normalize_name(around)
 
     def is_in(self, text: str) -> bool:
         """Return whether the name appears in a loosely spelled text.
@@ -206,9 +206,9 @@ class PathGlob:
         names = [name for name in (text[1:] if self._home else text).split("/") if name not in ("", ".")]
         self._beneath = not absolute and not self._home
         self._globs = tuple(None if name == "**" else Glob(name) for name in names)
-        self._loose = tuple(None if name == "**" else Glob(loosen(name)) for name in names)
+        self._loose = tuple(None if name == "**" else Glob(normalize_name(name)) for name in names)
         fixed = names[: next((at for at, name in enumerate(names) if is_wild(name)), len(names))]
-        self._fixed = tuple(map(loosen, fixed))
+        self._fixed = tuple(map(normalize_name, fixed))
         self._is_fixed = len(fixed) == len(names)
         self._mention = Mention(text)
         self._length = len(text)
@@ -242,7 +242,7 @@ class PathGlob:
             if name is None:
                 at = set(range(min(at), len(own) + 1))
             else:
-                ahead = {here + 1 for here in at if here < len(own) and _may_be_called(own[here], loosen(name))}
+                ahead = {here + 1 for here in at if here < len(own) and _may_be_called(own[here], normalize_name(name))}
                 at = _open_all(ahead | {here for here in at if here < len(own) and own[here] is None}, own)
             if not at:
                 return False
@@ -277,7 +277,7 @@ class FlatPathGlob:
         self._home = text == "~" or text.startswith("~/")
         self._anywhere = text.startswith(("/", "*"))
         rest = text[1:] if self._home else text if self._anywhere else f"/{text}"
-        self._glob, self._loose = Glob(rest), Glob(loosen(rest))
+        self._glob, self._loose = Glob(rest), Glob(normalize_name(rest))
         self._mention = Mention(text)
         self._length = len(text)
 
@@ -290,13 +290,15 @@ class FlatPathGlob:
         """Match a path like `fits`; MAYBE if only upper and lower case differ."""
         if self.fits(path, folder, home):
             return Match.YES
-        root, path = loosen(self._root(folder, home)), loosen(path)
+        root, path = normalize_name(self._root(folder, home)), normalize_name(path)
         return Match.MAYBE if path.startswith(root) and self._loose.is_all_of(path[len(root) :]) else Match.NO
 
     def may_meet(self, shape: Shape, folder: str, home: str) -> bool:
         """Return whether this glob and another one may match the same path."""
-        text = "".join("*" if name is None else f"/{loosen(name)}" for name in shape)
-        return _have_common(loosen(self._root(folder, home)) + re.sub(r"\[[^\]]*\]", "?", self._loose.text), text)
+        text = "".join("*" if name is None else f"/{normalize_name(name)}" for name in shape)
+        return _have_common(
+            normalize_name(self._root(folder, home)) + re.sub(r"\[[^\]]*\]", "?", self._loose.text), text
+        )
 
     def is_named_in(self, text: str) -> bool:
         """Return whether the glob's name appears in a loosely spelled text."""
@@ -327,7 +329,7 @@ def _names(path: str) -> tuple[str, ...]:
 
 @lru_cache(1024)
 def _near(path: str) -> tuple[str, ...]:
-    return tuple(map(loosen, _names(path)))
+    return tuple(map(normalize_name, _names(path)))
 
 
 def _names_fit(globs: tuple[Glob | None, ...], names: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct, field
 
 from sandboxagent.protocol.envelope import Object, object_at, objects_at, text_at
-from sandboxagent.server.permissions.budget import Work
+from sandboxagent.server.permissions.budget import StepBudget
 from sandboxagent.server.permissions.commands import (
     MAX_COMMAND,
     Part,
@@ -109,7 +109,7 @@ class Named(Struct):
 
 
 def find_names(
-    arguments: Object | None, but: frozenset[str], stated: list[str], globs: frozenset[str], work: Work
+    arguments: Object | None, but: frozenset[str], stated: list[str], globs: frozenset[str], work: StepBudget
 ) -> Named:
     """Return the files that arguments name, without the arguments whose names are in `but`.
 
@@ -155,7 +155,7 @@ def _take(named: Named, flat: str, value: str) -> None:
         named.clear = named.clear and flat in _PLACE_KEYS and re.fullmatch(_PLAIN, value) is not None
 
 
-def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[str, str, int]]:
+def _texts(value: object, key: str, depth: int, work: StepBudget) -> Iterator[tuple[str, str, int]]:
     """Yield each text with its key and depth. Keys that may name files are yielded too."""
     if depth > MAX_DEPTH:
         yield key, "", depth
@@ -285,7 +285,7 @@ class ToolRequest(Struct, frozen=True, kw_only=True):
     """Whether it is a question to a person in the form of a permission."""
 
 
-def read_request(asked: Asked, work: Work) -> ToolRequest:
+def read_request(asked: Asked, work: StepBudget) -> ToolRequest:
     """Read the params of `session/request_permission`. Raises TooMuch if that takes too long."""
     call = object_at(asked.params, "toolCall")
     kind, raw = text_at(call, "kind"), call.get("rawInput")
@@ -334,7 +334,7 @@ def _tool(call: Object) -> str | None:
 
 
 def _find_deeds(
-    call: Object, kind: str | None, arguments: Object | None, parts: tuple[Part, ...], work: Work
+    call: Object, kind: str | None, arguments: Object | None, parts: tuple[Part, ...], work: StepBudget
 ) -> list[str]:
     """Return the effects of a call, whatever its kind: a read that carries a change is an edit."""
     changes = _changes(arguments, "", 0, _CHANGING_KEYS, work) or _changes(
@@ -344,7 +344,7 @@ def _find_deeds(
     return [*changing, *(["execute"] if parts and arguments is not None and kind != "execute" else [])]
 
 
-def _changes(value: object, key: str, depth: int, keys: frozenset[str], work: Work) -> bool:
+def _changes(value: object, key: str, depth: int, keys: frozenset[str], work: StepBudget) -> bool:
     """Return whether a value describes a change of a file, in arguments or in the shown content of a call."""
     named = flat_key(key) in keys
     if depth > MAX_DEPTH or (named and value and isinstance(value, bool | str | list | dict)):
@@ -377,7 +377,7 @@ def _is_only_command(arguments: Object | None) -> bool:
     return arguments is not None and all(flat_key(key) in _BESIDE_COMMANDS for key in arguments)
 
 
-def _command(call: Object, kind: str | None, arguments: Object | None, work: Work) -> tuple[Part, ...]:
+def _command(call: Object, kind: str | None, arguments: Object | None, work: StepBudget) -> tuple[Part, ...]:
     by_key = [(flat_key(key), value) for key, value in (arguments or {}).items()]
     commands = [value for key, value in by_key if key in _COMMAND_KEYS]
     if commands:
@@ -392,7 +392,7 @@ def _command(call: Object, kind: str | None, arguments: Object | None, work: Wor
     return ()
 
 
-def _parts(command: object, further: object, work: Work, *, several: bool) -> tuple[Part, ...]:
+def _parts(command: object, further: object, work: StepBudget, *, several: bool) -> tuple[Part, ...]:
     match command, further:
         case str(), None:
             return read_text(command, work)
@@ -408,7 +408,7 @@ def _parts(command: object, further: object, work: Work, *, several: bool) -> tu
             return (Unread(str(command)[:1000], "the command has a form that is not known"),)
 
 
-def _read_words(words: list[str], work: Work) -> tuple[Part, ...]:
+def _read_words(words: list[str], work: StepBudget) -> tuple[Part, ...]:
     """Read a program and its arguments, and also the line that they are to a tool that joins them for a shell."""
     parts = read_words(words, work)
     joined = " ".join(words)

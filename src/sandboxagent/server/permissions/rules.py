@@ -15,9 +15,10 @@ from msgspec import Meta, Struct, structs
 from msgspec.structs import replace
 
 from sandboxagent.core.settings.sources import did_you_mean
-from sandboxagent.server.permissions.budget import STEPS, TooMuch, Work
+from sandboxagent.server.permissions.budget import STEPS, StepBudget, TooMuch
 from sandboxagent.server.permissions.commands import Simple
 from sandboxagent.server.permissions.conditions import (
+    AllowedFolders,
     ArgumentIs,
     CommandIs,
     CommandPattern,
@@ -29,7 +30,6 @@ from sandboxagent.server.permissions.conditions import (
     PathIs,
     Subject,
     Unknowable,
-    Where,
     Words,
 )
 from sandboxagent.server.permissions.patterns import FlatPathGlob, Glob, Match, PathGlob, Regex, compile_pattern
@@ -135,7 +135,7 @@ def _rule(index: int, raw: object, source: Source) -> Rule:
                 raise Mistake(index, key, f"{key} {problem}") from None
     if all(isinstance(condition, FolderIs) for condition in conditions):
         raise Mistake(index, None, 'it has no condition; tool = "*" matches every request')
-    where = next((condition.where for condition in conditions if isinstance(condition, FolderIs)), Where())
+    where = next((condition.where for condition in conditions if isinstance(condition, FolderIs)), AllowedFolders())
     conditions = [replace(each, where=where) if isinstance(each, CommandIs) else each for each in conditions]
     action = "ask" if written.action == "delegate" else written.action
     reason = written.reason or written.message
@@ -200,9 +200,9 @@ def _path(value: object) -> list[Condition]:
 def _cwd(value: object) -> list[Condition]:
     texts = _texts(value)
     if any(set(text) == {"*"} for text in texts):
-        return [FolderIs(Where(anywhere=True))]
+        return [FolderIs(AllowedFolders(anywhere=True))]
     # A folder matches with everything beneath it, so a trailing `/**` adds nothing.
-    return [FolderIs(Where(_path_globs(tuple(text.removesuffix("/**") or "/" for text in texts))))]
+    return [FolderIs(AllowedFolders(_path_globs(tuple(text.removesuffix("/**") or "/" for text in texts))))]
 
 
 def _path_globs(texts: tuple[str, ...]) -> tuple[PathGlob, ...]:
@@ -337,7 +337,7 @@ class Policy(Struct, frozen=True):
         If a rule of the server rejects a request, no rule of a session can allow it.
         """
         try:
-            return self._decide(asked, session_rules, Work(self.steps, self.resolve))
+            return self._decide(asked, session_rules, StepBudget(self.steps, self.resolve))
         except TooMuch:
             return Decision("reject", f"the rules would take more than {self.steps} steps to decide it")
         except Exception:
@@ -352,7 +352,7 @@ class Policy(Struct, frozen=True):
         if session_rules is None:
             return Decision("reject", "the session's rules cannot be read")
         try:
-            decision = self._decide(asked, session_rules, Work(self.steps, self.resolve))
+            decision = self._decide(asked, session_rules, StepBudget(self.steps, self.resolve))
         except TooMuch:
             return Decision("reject", f"the rules would take more than {self.steps} steps to decide it")
         except Exception:
@@ -369,12 +369,12 @@ class Policy(Struct, frozen=True):
     def decide_at_once(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision | None:
         """Decide like `decide` if that takes few steps and no disk access, else return None."""
         try:
-            return self._decide(asked, session_rules, Work(min(QUICK_STEPS, self.steps), _refuse))
+            return self._decide(asked, session_rules, StepBudget(min(QUICK_STEPS, self.steps), _refuse))
         except Exception:
             # The slow path decides it, and handles errors.
             return None
 
-    def _decide(self, asked: Asked, session_rules: tuple[Rule, ...] | None, work: Work) -> Decision:
+    def _decide(self, asked: Asked, session_rules: tuple[Rule, ...] | None, work: StepBudget) -> Decision:
         request = read_request(asked, work)
         subjects = [Subject(request, part, self.home, work) for part in request.parts or (None,)]
         decisions = tuple(self._judge(subject, session_rules or ()) for subject in subjects)

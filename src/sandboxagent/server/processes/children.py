@@ -159,7 +159,7 @@ class ProcessTrees:
         if (reaper := self._reaper(key)) is not None:
             send_one(signal.SIGCONT, reaper)
 
-    def hurry(self, key: str) -> None:
+    def end_linger(self, key: str) -> None:
         """Kill the processes that the program leaves running without further delay."""
         if (reaper := self._reaper(key)) is not None:
             send_one(signal.SIGUSR1, reaper)

@@ -279,7 +279,7 @@ class AgentEvents:
         buffer = self._buffers.pop(running.key, None)
         if buffer is None:
             return
-        self._hub.budgets.give_back(running.key, buffer.size)
+        self._hub.budgets.release_bytes(running.key, buffer.size)
         for session_id, line, peek in buffer.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
                 self._receive_checked(running, line, peek)
@@ -484,7 +484,7 @@ class AgentEvents:
             if pending.session is not None:
                 self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
             # An agent that withdraws a request still waits for its response.
-            self._hub.settle_for(pending, Outcome.CANCELLED, AGENT, pending.cancellation())
+            self._hub.answer_for_person(pending, Outcome.CANCELLED, AGENT, pending.cancellation())
 
     # Requests
 
@@ -623,7 +623,7 @@ def _look_at(blob: bytes) -> _LookedAt:
             if size - len(few) > MAX_DEPTH and excess(line) is not None:
                 return _look_closely(blob)
     if needs_check(blob, len(lines)):
-        return *_disarm_lines(lines, peeks), None
+        return *_strip_lines(lines, peeks), None
     return lines, peeks, 0, None
 
 
@@ -653,7 +653,7 @@ def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
             continue
         lines, peeks = [one_line(line)], [envelope.peek]
         if needs_check(line, 1):
-            lines, peeks, found = _disarm_lines(lines, peeks)
+            lines, peeks, found = _strip_lines(lines, peeks)
             forged += found
         each.append(_Good(lines[0], peeks[0]))
     if bad > MAX_UNPARSED:
@@ -661,7 +661,7 @@ def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
     return forged, each
 
 
-def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek], int]:
+def _strip_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek], int]:
     """Remove members that only the server may write; return the lines, their peeks, and how many lines changed."""
     checked: list[bytes] = []
     for line in lines:

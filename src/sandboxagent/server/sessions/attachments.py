@@ -40,7 +40,7 @@ _MIME = r"(?a)[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?"
 _NAME = f"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME}}}"
 
 
-class Takes(Struct, frozen=True):
+class AcceptedContent(Struct, frozen=True):
     """The content that an agent accepts in a prompt."""
 
     style: Attaching = "link"
@@ -66,12 +66,14 @@ class Takes(Struct, frozen=True):
                 return False
 
 
-def read_takes(running: Process) -> Takes:
+def read_takes(running: Process) -> AcceptedContent:
     """Return the content that an agent accepts, according to its manifest and its handshake."""
     features, images = running.agent.features, running.handshake.offers("promptCapabilities", "image")
     if features is None:
-        return Takes(running.agent.attachments, images)
-    return Takes(running.agent.attachments, images and features.images, features.uris == "plain", features.mixes)
+        return AcceptedContent(running.agent.attachments, images)
+    return AcceptedContent(
+        running.agent.attachments, images and features.images, features.uris == "plain", features.mixes
+    )
 
 
 def parse_blocks(line: bytes) -> list[Raw]:
@@ -91,7 +93,7 @@ def kind_of(block: Raw) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def add_files(given: Sequence[Raw], files: Sequence[Attached], takes: Takes) -> list[object]:
+def add_files(given: Sequence[Raw], files: Sequence[Attached], takes: AcceptedContent) -> list[object]:
     """Return a prompt's blocks with blocks for its files. The text mentions files that cannot be blocks."""
     images = any(file.image is not None for file in files) or "image" in map(kind_of, given)
     blocks: list[object] = []
@@ -123,21 +125,21 @@ def _mention_paths(given: Sequence[Raw], paths: Iterable[str]) -> list[Raw]:
     return [*given, Raw(msgspec.json.encode({"type": "text", "text": words}))]
 
 
-def _image(file: Attached, takes: Takes) -> Object:
+def _image(file: Attached, takes: AcceptedContent) -> Object:
     assert file.image is not None
     # With the URI, an agent can name the image's place to its model instead of making a copy.
     data = b64encode(file.image).decode()
     return {"type": "image", "mimeType": file.mime, "data": data, "uri": _uri(file.path, takes)}
 
 
-def _link(file: Attached, takes: Takes) -> Object:
+def _link(file: Attached, takes: AcceptedContent) -> Object:
     # Agents that read only links to text files check the type, and know few types.
     known = takes.style != "text-link" or file.mime.startswith("text/")
     mime = file.mime if known else "text/plain"
     return {"type": "resource_link", "uri": _uri(file.path, takes), "name": file.name, "mimeType": mime}
 
 
-def _uri(path: str, takes: Takes) -> str:
+def _uri(path: str, takes: AcceptedContent) -> str:
     return f"file://{path}" if takes.plain_uris and not re.search(_UNREADABLE, path) else _encoded(path)
 
 
@@ -205,14 +207,14 @@ class Attachments:
             if not self._coming[session_id]:
                 del self._coming[session_id], self._locks[session_id]
 
-    async def add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
+    async def add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: AcceptedContent) -> bytes:
         """Add the attachments to a prompt. Their paths are relative to `directory`.
 
         Raises InvalidParams or FileFailed, which name the entry.
         """
         return await self._pool.run(self._add, line, asked, directory, takes)
 
-    def _add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
+    def _add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: AcceptedContent) -> bytes:
         given = parse_blocks(line)
         images = MAX_IMAGES if takes.images_beside({kind_of(block) for block in given}) else 0
         room = self._limits.image_bytes

@@ -24,7 +24,7 @@ class Budgets:
         self._used[process] = used
         return True
 
-    def give_back(self, process: str, size: int) -> None:
+    def release_bytes(self, process: str, size: int) -> None:
         left = self._used.get(process, 0) - size
         if left > 0:
             self._used[process] = left
@@ -57,7 +57,7 @@ class Share:
     def resize(self, size: int) -> bool:
         """Take more bytes or give some back; return False, and change nothing, if too few are left."""
         if size < self.size:
-            self._budgets.give_back(self._process, self.size - size)
+            self._budgets.release_bytes(self._process, self.size - size)
         elif not self._budgets.take(self._process, size - self.size):
             return False
         self.size = size

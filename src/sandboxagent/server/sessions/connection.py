@@ -35,9 +35,9 @@ from sandboxagent.server.sessions.pending import (
     PendingRequests,
     RequestFormat,
     Settled,
+    is_cancellation,
     leaves_open,
     render,
-    takes_back,
 )
 from sandboxagent.server.sessions.session import Session
 
@@ -128,7 +128,7 @@ class Connection(Struct, eq=False):
     pending: PendingRequests | None = None
     """The agents' requests; None at a gateway, where only the nodes know them."""
     acknowledgements: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
-    """Receipts of the newest notifications and answers that came with a key, by key."""
+    """Acknowledgements of the newest notifications and answers that came with a key, by key."""
     _over: int = 0
     """Number of closed windows."""
     _most_over: int = LEAST_WINDOWS
@@ -142,8 +142,8 @@ class Connection(Struct, eq=False):
         names = {"client": text_at(params, "clientInfo", "name"), "user": text_at(meta, META, "user")}
         self.who = {kind: name[:MAX_NAME] for kind, name in names.items() if name}
 
-    def remember_acknowledgement(self, key: str, receipt: bytes) -> None:
-        self.acknowledgements[key] = receipt
+    def remember_acknowledgement(self, key: str, acknowledgement: bytes) -> None:
+        self.acknowledgements[key] = acknowledgement
         if len(self.acknowledgements) > MAX_ACKNOWLEDGEMENTS:
             self.acknowledgements.popitem(last=False)
 
@@ -299,7 +299,7 @@ class Connection(Struct, eq=False):
             return True
         if len(answer.line) > LARGE_BYTES:
             return False
-        return takes_back(answer) or (known.outcome is Outcome.CANCELLED and leaves_open(answer))
+        return is_cancellation(answer) or (known.outcome is Outcome.CANCELLED and leaves_open(answer))
 
     def session_of_request(self, id: bytes) -> str | None:
         """Return the id of the session of an open request that this connection was asked; None if none is open."""

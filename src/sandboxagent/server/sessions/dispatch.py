@@ -174,7 +174,7 @@ class Dispatcher:
 
     def stop_if_unused_soon(self, running: Process) -> None:
         """Like `stop_if_unused`, in a task, for callers that cannot wait."""
-        self._tasks.run(self.stop_if_unused(running), f"dismiss {running.key}")
+        self._tasks.run(self.stop_if_unused(running), f"stop unused process {running.key}")
 
     async def close_at_agent(self, running: Process, agent_session_id: str) -> None:
         """Close, at its agent, a session that has ended in the server. A refusal of the agent is ignored."""
@@ -266,7 +266,7 @@ class Dispatcher:
     ) -> None:
         assert envelope.id is not None
         deadline = self._hub.monotonic() + self._request_timeout
-        how = settle or self.pass_back
+        how = settle or self.return_response
         call = Call(envelope.method, envelope.id, connection, running, session, how, reply, deadline)
         call.forwarded = settle is None
         call.makes_session = makes_session
@@ -289,7 +289,7 @@ class Dispatcher:
         await reply
         return answers[0]
 
-    def pass_back(self, call: Call, response: Envelope) -> Answer:
+    def return_response(self, call: Call, response: Envelope) -> Answer:
         """Return the unchanged response under the client's own id, and record it in the session."""
         line = response.addressed(call.client_id, None)
         if call.session is None:

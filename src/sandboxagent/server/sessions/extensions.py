@@ -213,11 +213,11 @@ async def wait_for_change(changes: Changes, cursor: str, timeout: float) -> None
     It returns at once if something has changed already.
     """
     changed = asyncio.Event()
-    take_back = changes.call_after(cursor, changed.set)
+    cancel_wait = changes.call_after(cursor, changed.set)
     try:
         async with asyncio.timeout(timeout):
             await changed.wait()
     except TimeoutError:
         return
     finally:
-        take_back()
+        cancel_wait()

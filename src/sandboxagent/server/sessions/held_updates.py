@@ -77,5 +77,5 @@ class HeldUpdates:
         """Forget and return the held updates of a session; None if there are none."""
         held = self.sessions.pop(session_id, None)
         if held is not None:
-            self._budgets.give_back(held.process, held.size)
+            self._budgets.release_bytes(held.process, held.size)
         return held

@@ -39,7 +39,7 @@ from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.observers import Observer
 from sandboxagent.server.sessions.pending import CANCEL, Outcome
 from sandboxagent.server.sessions.session import Process, Session
-from sandboxagent.server.sessions.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals
+from sandboxagent.server.sessions.terminals import ExitStatus, Terminal, TerminalCommand, TerminalOwners, Terminals
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class HostRequests(Observer):
         task = self._tasks.run(self._answer(running, session, request, answered), "answer about the host")
 
         def done(_: asyncio.Task[None]) -> None:
-            self._hub.budgets.give_back(running.key, len(request.line) + KEPT_COST_BYTES)
+            self._hub.budgets.release_bytes(running.key, len(request.line) + KEPT_COST_BYTES)
             self._under_way[running.key] -= 1
             if not self._under_way[running.key]:
                 del self._under_way[running.key]
@@ -174,7 +174,7 @@ class HostRequests(Observer):
         try:
             return method(running, session, request)
         except BaseException:
-            self._hub.budgets.give_back(running.key, size)
+            self._hub.budgets.release_bytes(running.key, size)
             raise
 
     def _method(self, running: Process, request: Envelope) -> Method:
@@ -200,7 +200,7 @@ class HostRequests(Observer):
             try:
                 await self._deliver(running, session, line)
             finally:
-                self._hub.budgets.give_back(running.key, len(line))
+                self._hub.budgets.release_bytes(running.key, len(line))
 
     async def _deliver(self, running: Process, session: Session, line: bytes) -> None:
         self._hub.record(session, line, Direction.FROM_SERVER)
@@ -272,7 +272,7 @@ class HostRequests(Observer):
         )
 
         async def created() -> bytes:
-            id = await self._terminals.create(Asker(running.key, session.id), command)
+            id = await self._terminals.create(TerminalOwners(running.key, session.id), command)
             return _result(request, {"terminalId": id})
 
         return created()
@@ -303,15 +303,15 @@ class HostRequests(Observer):
         return waited()
 
     async def _kill(self, running: Process, session: Session, request: Envelope) -> bytes:
-        await self._terminals.kill(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
+        await self._terminals.kill(TerminalOwners(running.key, session.id), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
     async def _release(self, running: Process, session: Session, request: Envelope) -> bytes:
-        await self._terminals.release(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
+        await self._terminals.release(TerminalOwners(running.key, session.id), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
     def _terminal(self, running: Process, session: Session, request: Envelope) -> Terminal:
-        return self._terminals.get(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
+        return self._terminals.get(TerminalOwners(running.key, session.id), _params(request, _Terminal).terminalId)
 
     def _environment(self, running: Process) -> dict[str, str]:
         """Return a command's environment: that of its agent, without credentials, which only the model needs."""

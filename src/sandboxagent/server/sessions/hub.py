@@ -112,8 +112,8 @@ class Hub:
             return
         for session_id in self.connections.close(connection, reason):
             self.store.load_by_id(session_id)
-        for hear in self.observers.connection_closed:
-            hear(connection)
+        for notify in self.observers.connection_closed:
+            notify(connection)
 
     # Sessions
 
@@ -216,8 +216,8 @@ class Hub:
         self.move(session, Event.DELETE)
         for connection in attached:
             self.tell_connection(connection, line)
-        for hear in self.observers.session_deleted:
-            hear(session)
+        for notify in self.observers.session_deleted:
+            notify(session)
 
     def _forget(self, session: Session) -> None:
         for connection in list(self.connections.attached(session)):
@@ -257,8 +257,8 @@ class Hub:
             end: Object = {"error": {"code": -32603, "message": SERVER_STOPPED}}
             self.tell_turn(session, turn_id, session.facts.prompt_id, {"state": "ended", **end})
             session.facts.turn = session.facts.prompt_id = None
-            for hear in self.observers.turn_ended:
-                hear(session, turn_id, end)
+            for notify in self.observers.turn_ended:
+                notify(session, turn_id, end)
         self.move(session, Event.EXITED, termination=server_stopped())
 
     def tell_turn(self, session: Session, turn_id: str, prompt_id: str | None, facts: Object) -> Chunk:
@@ -406,8 +406,8 @@ class Hub:
                 self._deliver_request(connection, pending)
             else:
                 pending.asked.add(connection.tag)
-        for hear in self.observers.request_opened:
-            hear(pending)
+        for notify in self.observers.request_opened:
+            notify(pending)
         return pending
 
     def record_request(self, pending: PendingRequest) -> None:
@@ -423,8 +423,8 @@ class Hub:
         """Send a request that is already recorded to all clients that may answer it."""
         for connection in self.audience(pending):
             self._deliver_request(connection, pending)
-        for hear in self.observers.request_opened:
-            hear(pending)
+        for notify in self.observers.request_opened:
+            notify(pending)
 
     def belongs_to_other(self, pending: PendingRequest, connection: Connection) -> bool:
         """Return whether a request belongs to a call of another connection, which is still open."""
@@ -462,8 +462,8 @@ class Hub:
         line = make_decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)
-        for hear in self.observers.request_settled:
-            hear(pending, line)
+        for notify in self.observers.request_settled:
+            notify(pending, line)
         if answer is None:
             return
         if by.kind == "client" and by.reason is not None:
@@ -474,7 +474,7 @@ class Hub:
             # The agent has exited, or does not read.
             logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 
-    def settle_for(self, pending: PendingRequest, outcome: Outcome, by: Decider, answer: bytes) -> None:
+    def answer_for_person(self, pending: PendingRequest, outcome: Outcome, by: Decider, answer: bytes) -> None:
         """Answer a request on behalf of a person: record the answer, then settle the request."""
         if pending.session is not None:
             self.record(pending.session, pending.translate(answer), FROM_SERVER)
@@ -485,7 +485,7 @@ class Hub:
         answer = pending.refusal(reason)
         if pending.session is not None and pending.kind != "request":
             self.record_request(pending)
-            self.settle_for(pending, Outcome.REJECTED, Decider("limit", reason=reason), answer)
+            self.answer_for_person(pending, Outcome.REJECTED, Decider("limit", reason=reason), answer)
             return
         try:
             pending.process.answer(pending.translate(answer))
@@ -523,11 +523,11 @@ class Hub:
 
     def _hold(self, session: Session, process: Process) -> None:
         self.store.hold(session, process)
-        for hear in self.observers.session_opened:
-            hear(session)
+        for notify in self.observers.session_opened:
+            notify(session)
 
     def _release(self, session: Session, process: Process | None) -> None:
         if process is not None:
             self.store.release(session, process)
-        for hear in self.observers.session_ended:
-            hear(session)
+        for notify in self.observers.session_ended:
+            notify(session)

@@ -253,7 +253,7 @@ class CloseSession(Struct, frozen=True):
 
     def _closed(self, call: Call, response: Envelope) -> Answer:
         """Handle the agent's response to a close, in time or late."""
-        session, answer = call.session, self.dispatcher.pass_back(call, response)
+        session, answer = call.session, self.dispatcher.return_response(call, response)
         assert session is not None
         if response.succeeded and session.held is call.running:
             self.turns.force_end(session)
@@ -368,7 +368,7 @@ class CloseSession(Struct, frozen=True):
 
     def _deleted(self, call: Call, response: Envelope) -> Answer:
         """Handle the agent's response to a deletion, in time or late."""
-        session, answer = call.session, self.dispatcher.pass_back(call, response)
+        session, answer = call.session, self.dispatcher.return_response(call, response)
         assert session is not None
         if response.succeeded:
             self._forget(session)

@@ -18,9 +18,9 @@ from sandboxagent.protocol.envelope import (
     Envelope,
     LargeEnvelope,
     Object,
-    Places,
+    ReplaceableRanges,
+    find_replaceable,
     has_prompt,
-    lay_out,
     object_at,
     params_text,
     parse,
@@ -67,7 +67,7 @@ class _ReadPrompt(Struct, frozen=True):
 
     line: bytes
     name: str | None
-    places: Places | None = None
+    places: ReplaceableRanges | None = None
     """Byte ranges that the server may replace; only for a large prompt."""
 
 
@@ -84,7 +84,7 @@ def _read_prompt(envelope: Envelope, session_id: str) -> _ReadPrompt:
 
 
 def _lay_out(line: bytes, name: str | None) -> _ReadPrompt:
-    line, places = lay_out(line)
+    line, places = find_replaceable(line)
     return _ReadPrompt(line, name, places)
 
 

@@ -88,11 +88,11 @@ class Observers:
             self.process_exited.append(_contained(observer.process_exited))
 
 
-def _contained(hear: Callable[P, None]) -> Callable[P, None]:
+def _contained(notify: Callable[P, None]) -> Callable[P, None]:
     def contained(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            hear(*args, **kwargs)
+            notify(*args, **kwargs)
         except Exception:
-            logger.exception("observer failed event=%s", getattr(hear, "__qualname__", hear))
+            logger.exception("observer failed event=%s", getattr(notify, "__qualname__", notify))
 
     return contained

@@ -145,13 +145,13 @@ def leaves_open(answer: Envelope) -> bool:
     ACP demands such an answer of a client after a cancellation.
     """
     if not answer.succeeded:
-        return takes_back(answer)
+        return is_cancellation(answer)
     result = answer.result()
     said = (text_at(result, "outcome", "outcome"), result.get("status"), result.get("action"))
     return said in (("cancelled", None, None), (None, "cancelled", None), (None, None, "cancel"))
 
 
-def takes_back(answer: Envelope) -> bool:
+def is_cancellation(answer: Envelope) -> bool:
     """Return whether an answer is the error for `$/cancel_request`: its client has stopped asking the person."""
     return answer.error().get("code") == RequestCancelled.rpc_code
 
@@ -365,7 +365,7 @@ class PendingRequests:
         self._counts[process] -= 1
         if not self._counts[process]:
             del self._counts[process]
-        self._budgets.give_back(process, pending.held)
+        self._budgets.release_bytes(process, pending.held)
         if pending.session is not None:
             siblings = self._of_session[pending.session]
             del siblings[pending.key]

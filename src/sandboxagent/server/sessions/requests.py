@@ -168,7 +168,7 @@ class Requests:
         else:
             left = self._work(connection, envelope, reply)
         if left is not None:
-            self._tasks.run(_see_to(left, reply), envelope.method)
+            self._tasks.run(_finish(left, reply), envelope.method)
 
     def _limits(self, envelope: Envelope) -> bool:
         """Return whether the server has to parse a request, and so limits its size."""
@@ -196,7 +196,7 @@ class Requests:
             if left is None:
                 reply.set_done()
             else:
-                self._tasks.run(_see_to(_finish_notification(left, envelope, reply), reply), envelope.method)
+                self._tasks.run(_finish(_finish_notification(left, envelope, reply), reply), envelope.method)
         return reply
 
     def _notify(self, connection: Connection, envelope: Envelope) -> Coroutine[object, None, None] | None:
@@ -322,7 +322,7 @@ def _read_answer(
     return line, pending.outcome_of(parse(line)), read_reason(envelope)
 
 
-async def _see_to(work: Coroutine[object, None, None], reply: Reply) -> None:
+async def _finish(work: Coroutine[object, None, None], reply: Reply) -> None:
     """Do the remaining work of a request. The reply is settled even if that fails."""
     try:
         await work

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sandboxagent.protocol.envelope import Object, Places, notification, parse, text_at
+from sandboxagent.protocol.envelope import Object, ReplaceableRanges, notification, parse, text_at
 from sandboxagent.protocol.errors import InvalidRequest, QueueFull
 from sandboxagent.server.agents import options as choices
 from sandboxagent.server.agents.dialects.dialect import Dialect
@@ -140,7 +140,7 @@ class Prompt(Struct, eq=False):
     """Position of the prompt in the log."""
     prompt_id: str | None = None
     """The client's own id of the prompt."""
-    places: Places | None = None
+    places: ReplaceableRanges | None = None
     """Byte ranges that the server may replace; only for a large prompt."""
 
     def __repr__(self) -> str:

@@ -125,7 +125,7 @@ class SessionSettings(Struct, frozen=True):
     def _find_way(self, session: Session, category: Category, value: str) -> Setter:
         """Return the agent's method for a mode or a model. Raises MethodNotFound, or InvalidParams for a bad value."""
         agent, offers = session.facts.agent, session.facts.offers
-        ways = choices.find_ways(offers, category, value)
+        ways = choices.find_setters(offers, category, value)
         if not ways:
             raise MethodNotFound(f"agent {agent} offers no {category.shape}", agent=agent, method=category.method)
         for way in ways:

@@ -19,7 +19,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandboxagent.server.files.confined import Confined
-from sandboxagent.server.files.text import refusals
+from sandboxagent.server.files.text import as_agent_errors
 from sandboxagent.server.processes.children import (
     KILL_TIMEOUT,
     ProcessTrees,
@@ -102,7 +102,7 @@ class TerminalLimits(Struct, frozen=True):
     grace: float = 1.0
 
 
-class Asker(Struct, frozen=True):
+class TerminalOwners(Struct, frozen=True):
     """The owners of a terminal: it ends with the process that asked for it, and with the session."""
 
     process: str
@@ -151,12 +151,12 @@ class Terminal(asyncio.SubprocessProtocol):
     async def start(self, command: TerminalCommand) -> None:
         """Start the command. Raises InvalidParams, NoSuchFile or FileFailed if that fails."""
         try:
-            with refusals(command.directory):
+            with as_agent_errors(command.directory):
                 directory, arguments = await self._pool.run(_prepare, command)
             # stdout and stderr share one pipe, so that their order is kept.
             pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT)
             try:
-                with refusals(command.program):
+                with as_agent_errors(command.program):
                     here = _descriptor(directory)
                     await start_child(
                         self._children, self.key, self, arguments, command.environment, here, pipes, LINGER_TIMEOUT
@@ -226,7 +226,7 @@ class Terminal(asyncio.SubprocessProtocol):
         if self._dead.done():
             self._finish()
         else:
-            self._children.hurry(self.key)
+            self._children.end_linger(self.key)
 
     def process_exited(self) -> None:
         self._dead.set_result(None)
@@ -249,12 +249,12 @@ class Terminals:
         self._children = children
         self._pool = pool
         self._limits = limits
-        self._terminals: dict[str, tuple[Asker, Terminal]] = {}
+        self._terminals: dict[str, tuple[TerminalOwners, Terminal]] = {}
         self._ending: set[Terminal] = set()
         self._tasks = Tasks()
         self._closed = False
 
-    async def create(self, asker: Asker, command: TerminalCommand) -> str:
+    async def create(self, asker: TerminalOwners, command: TerminalCommand) -> str:
         """Start a command, and return the terminal's id.
 
         Raises InvalidRequest if the session has too many terminals, and the errors of `Terminal.start`.
@@ -278,18 +278,18 @@ class Terminals:
             raise UnknownTerminal(id)
         return id
 
-    def get(self, asker: Asker, id: str) -> Terminal:
+    def get(self, asker: TerminalOwners, id: str) -> Terminal:
         """Return a terminal. Raises UnknownTerminal, also for one of another session or process."""
         found = self._terminals.get(id)
         if found is None or found[0] != asker:
             raise UnknownTerminal(id)
         return found[1]
 
-    async def kill(self, asker: Asker, id: str) -> None:
+    async def kill(self, asker: TerminalOwners, id: str) -> None:
         """End the command. Its output and exit status stay until the terminal is released."""
         await self.get(asker, id).stop(self._limits.grace)
 
-    async def release(self, asker: Asker, id: str) -> None:
+    async def release(self, asker: TerminalOwners, id: str) -> None:
         """End the command if it runs, and forget the terminal."""
         terminal = self.get(asker, id)
         del self._terminals[id]
@@ -311,14 +311,14 @@ class Terminals:
         except TimeoutError:
             await asyncio.gather(*(terminal.kill() for terminal in self._ending))
 
-    def _check_room(self, asker: Asker) -> None:
+    def _check_room(self, asker: TerminalOwners) -> None:
         used = sum(other.session == asker.session for other, _ in self._terminals.values())
         if used >= self._limits.count:
             raise InvalidRequest(
                 f"this session has {used} terminals already; release one first", limit=self._limits.count
             )
 
-    def _end_all(self, ended: Callable[[Asker], bool], grace: float) -> None:
+    def _end_all(self, ended: Callable[[TerminalOwners], bool], grace: float) -> None:
         for id, (asker, terminal) in list(self._terminals.items()):
             if ended(asker):
                 del self._terminals[id]

@@ -35,7 +35,7 @@ class TimeoutLoop(Struct, frozen=True):
             try:
                 self.tick()
             except Exception:
-                logger.exception("housekeeping failed")
+                logger.exception("timeout check failed")
 
     def tick(self) -> None:
         now = self.hub.monotonic()
@@ -74,4 +74,4 @@ class TimeoutLoop(Struct, frozen=True):
 
     def _reject_unanswered(self, since: float) -> None:
         for pending in self.hub.pending.waiting_since(since):
-            self.hub.settle_for(pending, Outcome.REJECTED, TIMEOUT, pending.rejection())
+            self.hub.answer_for_person(pending, Outcome.REJECTED, TIMEOUT, pending.rejection())

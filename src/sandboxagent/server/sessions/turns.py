@@ -14,7 +14,7 @@ from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
     Envelope,
     Object,
-    Places,
+    ReplaceableRanges,
     address,
     failure,
     notification,
@@ -130,7 +130,7 @@ class Turns:
         for prompt in list(session.waiting):
             self._cancel(session, prompt)
         for pending in self._hub.pending.of_session(session):
-            self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
+            self._hub.answer_for_person(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
     def cancel_queued(self, connection: Connection, client_id: bytes) -> bool:
         """Cancel a queued prompt by its client's id; return False if there is none."""
@@ -194,8 +194,8 @@ class Turns:
         self._hub.save(session)
         started = self._hub.tell_turn(session, turn_id, prompt.prompt_id, {"state": "started"})
         session.turn_started_at = started.at
-        for hear in self._hub.observers.turn_started:
-            hear(session, turn_id)
+        for notify in self._hub.observers.turn_started:
+            notify(session, turn_id)
         session.unechoed = prompt
         if process.echoes_prompts is False:
             self.show(session)
@@ -228,7 +228,7 @@ class Turns:
         """Cancel the agent's vendor-specific requests: it does not wait for them beyond the turn."""
         for pending in self._hub.pending.of_session(session):
             if pending.kind == "request":
-                self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
+                self._hub.answer_for_person(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
     def _cancel(self, session: Session, prompt: Prompt) -> None:
         end: Object = {"stopReason": "cancelled"}
@@ -257,13 +257,13 @@ class Turns:
         self._hub.save(session)
         self._hub.record(session, line, direction)
         position = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "ended", **end}).last
-        for hear in self._hub.observers.turn_ended:
-            hear(session, prompt.turn_id, end)
+        for notify in self._hub.observers.turn_ended:
+            notify(session, prompt.turn_id, end)
         self.advance(session)
         return Answer(line, position)
 
 
-def user_messages(session: Session, prompt: bytes, places: Places | None = None) -> list[bytes]:
+def user_messages(session: Session, prompt: bytes, places: ReplaceableRanges | None = None) -> list[bytes]:
     """Return the updates with which an agent would echo a prompt."""
     if places is not None:
         before, after = _user_message(session, Raw(b"{}")).split(b"{}")

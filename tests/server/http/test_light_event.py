@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from sandboxagent.server.http.sockets import Flag
+from sandboxagent.server.http.sockets import LightEvent
 from tests.support.running import BOUND
 
 
 def test_all_that_wait_go_on_when_it_is_set() -> None:
     async def main() -> None:
-        flag = Flag()
+        flag = LightEvent()
         waiting = [asyncio.ensure_future(flag.wait()) for _ in range(3)]
         await asyncio.sleep(0)
         assert not any(each.done() for each in waiting)
@@ -24,7 +24,7 @@ def test_all_that_wait_go_on_when_it_is_set() -> None:
 
 def test_one_that_is_set_lets_all_pass_until_it_is_cleared() -> None:
     async def main() -> None:
-        flag = Flag(is_set=True)
+        flag = LightEvent(is_set=True)
         assert await flag.wait()
         flag.clear()
         assert not flag.is_set()
@@ -39,7 +39,7 @@ def test_one_that_is_set_lets_all_pass_until_it_is_cleared() -> None:
 
 def test_one_that_gives_up_leaves_nothing_behind() -> None:
     async def main() -> None:
-        flag = Flag()
+        flag = LightEvent()
         for _ in range(10):
             waiting = asyncio.ensure_future(flag.wait())
             await asyncio.sleep(0)
@@ -54,4 +54,4 @@ def test_one_that_gives_up_leaves_nothing_behind() -> None:
 def test_flag_takes_a_fraction_of_the_memory_of_an_event() -> None:
     event = asyncio.Event()
     size = sys.getsizeof(event) + sys.getsizeof(event._waiters)  # type: ignore[attr-defined]
-    assert sys.getsizeof(Flag()) * 5 < size
+    assert sys.getsizeof(LightEvent()) * 5 < size
