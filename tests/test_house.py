@@ -75,7 +75,7 @@ TASKS_OF_THEIR_OWN = {
         "cli/chat/run.py _watch_session",
         "cli/chat/signals.py run.watched",
         "cli/chat/status.py StatusLine.running",
-        "cli/commands/acp.py StdioBridge.run",
+        "cli/commands/acp.py StdioAdapter.run",
         "cli/commands/local_agents.py _follow",
         "cli/commands/local_agents.py run_undoing.watched",
         "cli/commands/rpc.py _exchange",

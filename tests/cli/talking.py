@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from tests.cli.calling import Calling
+from tests.cli.cli_call import CliCall
 from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import Server
@@ -61,7 +61,7 @@ def reading(stream: IO[bytes] | None, wanted: Callable[[bytes], bool] = lambda l
     raise AssertionError(f"it did not come; the last was {line!r}")
 
 
-class Talking(Calling):
+class Talking(CliCall):
     """Runs of one server's agents."""
 
     def __init__(self, place: Place, server: Server) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Calling
+from tests.cli.cli_call import CliCall
 from tests.cli.place import Place
 from tests.support.running import Server
 
@@ -18,11 +18,11 @@ def server(gateway: bool | None) -> Generator[Server]:
 
 
 @pytest.fixture
-def api(place: Place, server: Server) -> Calling:
-    return Calling(place, server)
+def api(place: Place, server: Server) -> CliCall:
+    return CliCall(place, server)
 
 
-def test_the_body_is_printed_as_it_came(api: Calling) -> None:
+def test_the_body_is_printed_as_it_came(api: CliCall) -> None:
     short, whole = api.well("api", "/v1/agents/mock"), api.well("api", "request", "GET", "/v1/agents/mock")
 
     assert short.raw == whole.raw == api.well("api", "get", "/v1/agents/mock").raw
@@ -30,7 +30,7 @@ def test_the_body_is_printed_as_it_came(api: Calling) -> None:
     assert short.err == ""
 
 
-def test_a_terminal_gets_the_end_of_a_line(api: Calling, tmp_path: Path) -> None:
+def test_a_terminal_gets_the_end_of_a_line(api: CliCall, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no newline")
 
     code, text = api.on_a_terminal("api", "GET", f"/v1/fs/file?path={tmp_path}/file")
@@ -38,7 +38,7 @@ def test_a_terminal_gets_the_end_of_a_line(api: Calling, tmp_path: Path) -> None
     assert (code, text) == (0, "no newline\r\n")
 
 
-def test_fields_are_a_body_or_the_query_of_a_get(api: Calling, tmp_path: Path) -> None:
+def test_fields_are_a_body_or_the_query_of_a_get(api: CliCall, tmp_path: Path) -> None:
     made = api.well("api", "POST", f"/v1/fs/mkdir?path={tmp_path}/new")
     query = api.well("api", "GET", "/v1/fs/entries", "-f", f"path={tmp_path}")
     both = api.well("api", "GET", f"/v1/fs/entries?path={tmp_path}", "-f", "limit:=1")
@@ -51,7 +51,7 @@ def test_fields_are_a_body_or_the_query_of_a_get(api: Calling, tmp_path: Path) -
     assert installed.out != ""
 
 
-def test_a_file_or_stdin_is_the_body(api: Calling, tmp_path: Path) -> None:
+def test_a_file_or_stdin_is_the_body(api: CliCall, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(b"\x00\xff")
     kind = ("-H", "Content-Type: application/octet-stream")
 
@@ -65,14 +65,14 @@ def test_a_file_or_stdin_is_the_body(api: Calling, tmp_path: Path) -> None:
     assert "nothing" in missing
 
 
-def test_a_body_makes_it_a_post(api: Calling) -> None:
+def test_a_body_makes_it_a_post(api: CliCall) -> None:
     ran = api("api", "/v1/health", "-f", "a=b")
 
     assert ran.code == 1
     assert "HTTP 405" in ran.err
 
 
-def test_a_refusal_is_printed_and_is_the_exit_code(api: Calling) -> None:
+def test_a_refusal_is_printed_and_is_the_exit_code(api: CliCall) -> None:
     ran = api("api", "/v1/agents/nobody")
 
     assert ran.code == 1
@@ -81,7 +81,7 @@ def test_a_refusal_is_printed_and_is_the_exit_code(api: Calling) -> None:
     assert ran.err.endswith("(HTTP 404)\n")
 
 
-def test_headers_are_included_when_asked_for(api: Calling) -> None:
+def test_headers_are_included_when_asked_for(api: CliCall) -> None:
     ran = api.well("api", "-i", "GET", "/v1/health")
 
     head, _, body = ran.out.partition("\n\n")
@@ -104,7 +104,7 @@ def test_headers_are_included_when_asked_for(api: Calling) -> None:
     ],
 )
 def test_mistakes_are_printed_in_one_line_and_nothing_is_sent(
-    api: Calling, words: tuple[str, ...], complaint: str
+    api: CliCall, words: tuple[str, ...], complaint: str
 ) -> None:
     assert api.refused("api", *words, code=2).startswith(complaint)
 

@@ -13,7 +13,7 @@ import pytest
 
 from sandboxagent.cli.commands.rpc import PendingOutput
 from sandboxagent.client.errors import ClientError, ConnectionLost
-from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
+from tests.cli.cli_call import CliCall, ended, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import META, Client, Json, run
 from tests.support.fork_server import fork_server
@@ -33,8 +33,8 @@ def server() -> Generator[Server]:
 
 
 @pytest.fixture
-def calling(place: Place, server: Server) -> Calling:
-    return Calling(place, server)
+def calling(place: Place, server: Server) -> CliCall:
+    return CliCall(place, server)
 
 
 def envelope(method: str, params: Json | None = None, id: object = None) -> Json:
@@ -84,7 +84,7 @@ def connection(server: Server) -> Generator[tuple[httpx.Client, str]]:
 # --- in and out -------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_line_may_open_the_connection_and_is_answered_like_any_other(calling: Calling) -> None:
+def test_the_first_line_may_open_the_connection_and_is_answered_like_any_other(calling: CliCall) -> None:
     sent = lines(initialize(), "", envelope("x/echo", {"deep": [1.0, "é\u2028"]}, id=1.0))
 
     ran = calling.well(*RPC, input=sent)
@@ -96,14 +96,14 @@ def test_the_first_line_may_open_the_connection_and_is_answered_like_any_other(c
     assert ran.err == ""
 
 
-def test_envelopes_may_be_arguments_and_stdin_is_then_left_alone(calling: Calling) -> None:
+def test_envelopes_may_be_arguments_and_stdin_is_then_left_alone(calling: CliCall) -> None:
     first = json.dumps(envelope("x/echo", {"n": 1}, 1))
     ran = calling.well(*SCRIPTED, "-d", first, "--data", first.replace("1", "2"), input=b"nonsense")
 
     assert {id: each["params"] for id, each in answers(ran.objects).items()} == {1: {"n": 1}, 2: {"n": 2}}
 
 
-def test_on_a_terminal_json_moves_nothing(calling: Calling) -> None:
+def test_on_a_terminal_json_moves_nothing(calling: CliCall) -> None:
     sent = json.dumps(envelope("x/echo", {"text": "a\x9b2J\u202eb\U000e0001é"}, 1), ensure_ascii=False)
 
     code, text = calling.on_a_terminal(*SCRIPTED, "-d", sent)
@@ -113,7 +113,7 @@ def test_on_a_terminal_json_moves_nothing(calling: Calling) -> None:
     assert all(letter.isprintable() or letter in "\r\n" for letter in text)
 
 
-def test_an_answer_comes_after_all_that_came_before_it(calling: Calling) -> None:
+def test_an_answer_comes_after_all_that_came_before_it(calling: CliCall) -> None:
     session = new(calling.server)
 
     came = calling.well(*SCRIPTED, input=lines(prompt(session, [["flood", 3000, 200]], "p"))).objects
@@ -126,7 +126,7 @@ def test_an_answer_comes_after_all_that_came_before_it(calling: Calling) -> None
     )
 
 
-def test_what_is_sent_arrives_in_its_order(calling: Calling) -> None:
+def test_what_is_sent_arrives_in_its_order(calling: CliCall) -> None:
     session = new(calling.server)
     words = [f"word {number}" for number in range(12)]
 
@@ -137,7 +137,7 @@ def test_what_is_sent_arrives_in_its_order(calling: Calling) -> None:
     assert sorted(answers(came)) == sorted(words)
 
 
-def test_requests_run_at_the_same_time_and_the_end_waits_for_all(calling: Calling) -> None:
+def test_requests_run_at_the_same_time_and_the_end_waits_for_all(calling: CliCall) -> None:
     sent = lines(
         envelope("x/hang", id=1), envelope("x/hang", id=1), envelope("x/echo", id=2), envelope("x/release", id=3)
     )
@@ -148,7 +148,7 @@ def test_requests_run_at_the_same_time_and_the_end_waits_for_all(calling: Callin
     assert came[0]["id"] == 2
 
 
-def test_an_agent_that_asks_is_answered_by_the_next_line(calling: Calling) -> None:
+def test_an_agent_that_asks_is_answered_by_the_next_line(calling: CliCall) -> None:
     session = new(calling.server)
     process = calling.start(*SCRIPTED)
     assert process.stdin is not None
@@ -166,13 +166,13 @@ def test_an_agent_that_asks_is_answered_by_the_next_line(calling: Calling) -> No
     assert answers(came) == {5: {"stopReason": "end_turn"}}
 
 
-def test_a_response_that_is_an_error_is_a_response(calling: Calling) -> None:
+def test_a_response_that_is_an_error_is_a_response(calling: CliCall) -> None:
     ran = calling.well(*SCRIPTED, input=lines(envelope("x/error", {"code": 7, "message": "no"}, 1)))
 
     assert answers(ran.objects)[1]["message"] == "no"
 
 
-def test_following_ends_when_interrupted(calling: Calling) -> None:
+def test_following_ends_when_interrupted(calling: CliCall) -> None:
     process = calling.start(*SCRIPTED, "--follow", "-d", json.dumps(envelope("x/echo", id=1)))
     reading(process.stdout, lambda line: True)
 
@@ -181,7 +181,7 @@ def test_following_ends_when_interrupted(calling: Calling) -> None:
     assert (ran.code, ran.raw, ran.err) == (130, b"", "")
 
 
-def test_a_reader_that_goes_away_is_no_failure(calling: Calling) -> None:
+def test_a_reader_that_goes_away_is_no_failure(calling: CliCall) -> None:
     session = new(calling.server)
     process = calling.start(*SCRIPTED, "-d", json.dumps(prompt(session, [["flood", 5000, 500]], 1)))
     reading(process.stdout, lambda line: True)
@@ -192,7 +192,7 @@ def test_a_reader_that_goes_away_is_no_failure(calling: Calling) -> None:
 def test_a_reader_that_is_slow_is_cut_off_and_misses_nothing(place: Place) -> None:
     with Server("--stream-buffer", "64KiB", "--stall-timeout", "100ms") as server:
         session = new(server)
-        process = Calling(place, server).start(*SCRIPTED, "-d", json.dumps(prompt(session, [["flood", 2000, 9000]], 1)))
+        process = CliCall(place, server).start(*SCRIPTED, "-d", json.dumps(prompt(session, [["flood", 2000, 9000]], 1)))
         try:
             # The whole turn goes by while no program reads.
             eventually(lambda: turn_is_over(server, session), "the end of the turn")
@@ -219,7 +219,7 @@ def turn_is_over(server: Server, session: str) -> bool:
 # --- connections ------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_can_be_kept_and_used_again(calling: Calling) -> None:
+def test_a_connection_can_be_kept_and_used_again(calling: CliCall) -> None:
     ran = calling.well(*SCRIPTED, "--keep", "-d", json.dumps(envelope("x/echo", id=1)))
     told, _, id = ran.err.strip().rpartition("=")
 
@@ -231,7 +231,7 @@ def test_a_connection_can_be_kept_and_used_again(calling: Calling) -> None:
     assert [each["id"] for each in once_more.objects] == [1, 2, 3], "from the beginning"
 
 
-def test_a_connection_is_closed_at_the_end_unless_it_is_another_programs(calling: Calling) -> None:
+def test_a_connection_is_closed_at_the_end_unless_it_is_another_programs(calling: CliCall) -> None:
     with connection(calling.server) as (http, id):
         calling.well(*RPC, f"--connection={id}", input=lines(envelope("x/echo", id=2)))
 
@@ -241,7 +241,7 @@ def test_a_connection_is_closed_at_the_end_unless_it_is_another_programs(calling
         assert gone.startswith("Unknown Connection: ")
 
 
-def test_without_the_stream_another_program_keeps_it(calling: Calling) -> None:
+def test_without_the_stream_another_program_keeps_it(calling: CliCall) -> None:
     session = new(calling.server)
     with connection(calling.server) as (http, id), http.stream("GET", "/v1/rpc") as stream:
         received = stream.iter_lines()
@@ -251,7 +251,7 @@ def test_without_the_stream_another_program_keeps_it(calling: Calling) -> None:
         assert any("to you" in line for line in received)
 
 
-def test_a_stream_that_another_program_takes_over_is_reported(calling: Calling) -> None:
+def test_a_stream_that_another_program_takes_over_is_reported(calling: CliCall) -> None:
     with connection(calling.server) as (http, id):
         process = calling.start(*RPC, f"--connection={id}", "--follow", "-d", json.dumps(envelope("x/echo", id=1)))
         reading(process.stdout, lambda line: True)
@@ -266,7 +266,7 @@ def test_a_stream_that_another_program_takes_over_is_reported(calling: Calling) 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_server_refuses_is_a_line_and_the_rest_goes_on(calling: Calling) -> None:
+def test_what_the_server_refuses_is_a_line_and_the_rest_goes_on(calling: CliCall) -> None:
     bad = ["no json", '{"jsonrpc": "1.0"}', {"jsonrpc": "2.0", "id": 9, "result": {}}]
 
     ran = calling(*SCRIPTED, input=lines(envelope("x/echo", id=1), *bad, "", envelope("x/echo", id=2)))
@@ -295,7 +295,7 @@ def test_what_the_server_refuses_is_a_line_and_the_rest_goes_on(calling: Calling
         ),
     ],
 )
-def test_a_failure_is_one_line(calling: Calling, flags: list[str], sent: bytes, complaint: str) -> None:
+def test_a_failure_is_one_line(calling: CliCall, flags: list[str], sent: bytes, complaint: str) -> None:
     assert calling.refused(*RPC, *flags, input=sent).startswith(complaint)
 
 
@@ -308,13 +308,13 @@ def test_a_failure_is_one_line(calling: Calling, flags: list[str], sent: bytes, 
         (["--after", "x"], "argument --after: expected a number from 0 on, got 'x'; try: sandbox-agent api v1 rpc"),
     ],
 )
-def test_a_mistake_is_one_line(calling: Calling, flags: list[str], complaint: str) -> None:
+def test_a_mistake_is_one_line(calling: CliCall, flags: list[str], complaint: str) -> None:
     assert calling.refused(*RPC, *flags, code=2).startswith(complaint)
 
 
 def test_a_server_that_stops_is_reported(place: Place) -> None:
     with Server() as server:
-        process = Calling(place, server).start(*SCRIPTED, "--follow", "-d", json.dumps(envelope("x/echo", id=1)))
+        process = CliCall(place, server).start(*SCRIPTED, "--follow", "-d", json.dumps(envelope("x/echo", id=1)))
         reading(process.stdout, lambda line: True)
         server.stop()
         _, stderr = process.communicate(timeout=BOUND)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import ended, interrupted
+from tests.cli.cli_call import ended, interrupted
 from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.cli.talking import PERMISSION, Talking, asks, program, reading
 from tests.support.on_terminal import OnTerminal

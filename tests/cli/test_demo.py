@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Calling
+from tests.cli.cli_call import CliCall
 from tests.cli.place import Place
 from tests.support.running import Server
 
 
 @pytest.fixture
-def calling(place: Place, server: Server) -> Calling:
-    return Calling(place, server)
+def calling(place: Place, server: Server) -> CliCall:
+    return CliCall(place, server)
 
 
 @pytest.mark.server_alone("the demo makes its project on the machine of the server")
-def test_demo_leaves_sessions_that_wait_run_and_have_ended(calling: Calling, tmp_path: Path) -> None:
+def test_demo_leaves_sessions_that_wait_run_and_have_ended(calling: CliCall, tmp_path: Path) -> None:
     data = ["--data-dir", str(tmp_path)]
 
     first = calling.well("demo", "--print", *data)
@@ -31,7 +31,7 @@ def test_demo_leaves_sessions_that_wait_run_and_have_ended(calling: Calling, tmp
     assert "Hello, Ada." in (tmp_path / "demo" / "test_greeter.py").read_text()
 
 
-def sessions(calling: Calling, data: Path) -> list[dict[str, object]]:
+def sessions(calling: CliCall, data: Path) -> list[dict[str, object]]:
     listed = calling.well("api", "GET", "/v1/sessions").json["sessions"]
     return [each for each in listed if each["cwd"] == str(data / "demo")]
 

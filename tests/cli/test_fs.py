@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from tests.cli.calling import Calling, interrupted, nobody_reads, reading
+from tests.cli.cli_call import CliCall, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import Client, run
 from tests.support.running import BOUND, Server
@@ -28,8 +28,8 @@ def server() -> Generator[Server]:
 
 
 @pytest.fixture
-def calling(place: Place, server: Server) -> Calling:
-    return Calling(place, server)
+def calling(place: Place, server: Server) -> CliCall:
+    return CliCall(place, server)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def contents(root: Path) -> dict[str, object]:
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_is_listed_by_name(calling: Calling, there: Path) -> None:
+def test_a_directory_is_listed_by_name(calling: CliCall, there: Path) -> None:
     filled(there)
 
     assert calling.well("fs", "ls", str(there)).lines == ["a.txt", "link", "run.sh", "sub"]
@@ -85,7 +85,7 @@ def test_a_directory_is_listed_by_name(calling: Calling, there: Path) -> None:
     assert calling.well("fs", "ls", str(there / "sub" / "empty")).out == ""
 
 
-def test_a_long_list_has_modes_sizes_times_and_targets(calling: Calling, there: Path) -> None:
+def test_a_long_list_has_modes_sizes_times_and_targets(calling: CliCall, there: Path) -> None:
     filled(there)
     (there / "run.sh").chmod(0o750)
 
@@ -98,13 +98,13 @@ def test_a_long_list_has_modes_sizes_times_and_targets(calling: Calling, there: 
     assert re.fullmatch(rf"drwxr-xr-x +\d+  {when}  sub", told[3])
 
 
-def test_a_file_is_listed_as_itself(calling: Calling, there: Path) -> None:
+def test_a_file_is_listed_as_itself(calling: CliCall, there: Path) -> None:
     filled(there)
 
     assert calling.well("fs", "ls", str(there / "a.txt")).lines == ["a.txt"]
 
 
-def test_a_large_directory_is_listed_to_its_end(calling: Calling, there: Path) -> None:
+def test_a_large_directory_is_listed_to_its_end(calling: CliCall, there: Path) -> None:
     names = [f"{number:04}" for number in range(2100)]
     for name in names:
         (there / name).touch()
@@ -116,7 +116,7 @@ def test_a_large_directory_is_listed_to_its_end(calling: Calling, there: Path) -
     assert set(whole) == {"path", "entries"}
 
 
-def test_content_goes_to_stdout_byte_for_byte(calling: Calling, there: Path) -> None:
+def test_content_goes_to_stdout_byte_for_byte(calling: CliCall, there: Path) -> None:
     (there / "a").write_bytes(bytes(range(256)) * 1000)
     (there / NO_TEXT).write_bytes(b"\r\n\0")
 
@@ -143,7 +143,7 @@ TRICKS = {
 """What is in a file, and what a terminal shows."""
 
 
-def test_a_terminal_gets_nothing_of_a_file_that_it_would_obey(calling: Calling, there: Path) -> None:
+def test_a_terminal_gets_nothing_of_a_file_that_it_would_obey(calling: CliCall, there: Path) -> None:
     (there / "tricks").write_bytes(b"\n".join(TRICKS))
 
     for command in (("cat", str(there / "tricks")), ("get", str(there / "tricks"), "-")):
@@ -152,7 +152,7 @@ def test_a_terminal_gets_nothing_of_a_file_that_it_would_obey(calling: Calling, 
         assert calling.well("fs", *command).raw == b"\n".join(TRICKS)
 
 
-def test_a_letter_that_comes_in_two_pieces_is_shown_as_one(calling: Calling, there: Path) -> None:
+def test_a_letter_that_comes_in_two_pieces_is_shown_as_one(calling: CliCall, there: Path) -> None:
     (there / "long").write_text("é" * 300_000)
     (there / "odd").write_text("x" + "é" * 300_000)
 
@@ -160,7 +160,7 @@ def test_a_letter_that_comes_in_two_pieces_is_shown_as_one(calling: Calling, the
         assert calling.on_a_terminal("fs", "cat", str(there / name)) == (0, first + "é" * 300_000)
 
 
-def test_no_command_lets_a_name_do_things_to_a_terminal(calling: Calling, there: Path) -> None:
+def test_no_command_lets_a_name_do_things_to_a_terminal(calling: CliCall, there: Path) -> None:
     evil = there / "\x1b]0;evil\x07\x9b2J"
     evil.mkdir()
     (evil / "inner").write_text("needle \x1b[31m")
@@ -180,7 +180,7 @@ def test_no_command_lets_a_name_do_things_to_a_terminal(calling: Calling, there:
         assert [letter for letter in text if not letter.isprintable() and letter not in "\r\n\t"] == [], (command, text)
 
 
-def test_facts_of_a_file_and_of_a_link(calling: Calling, there: Path) -> None:
+def test_facts_of_a_file_and_of_a_link(calling: CliCall, there: Path) -> None:
     filled(there)
 
     facts = dict(
@@ -194,7 +194,7 @@ def test_facts_of_a_file_and_of_a_link(calling: Calling, there: Path) -> None:
     assert (document["entryType"], document["linkTarget"]) == ("symlink", "sub/large")
 
 
-def test_paths_are_relative_to_a_session_by_the_beginning_of_its_id(calling: Calling, there: Path) -> None:
+def test_paths_are_relative_to_a_session_by_the_beginning_of_its_id(calling: CliCall, there: Path) -> None:
     filled(there)
 
     async def make() -> None:
@@ -215,7 +215,7 @@ def test_paths_are_relative_to_a_session_by_the_beginning_of_its_id(calling: Cal
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_directories_are_made_and_things_are_moved_and_removed(calling: Calling, there: Path) -> None:
+def test_directories_are_made_and_things_are_moved_and_removed(calling: CliCall, there: Path) -> None:
     calling.well("fs", "mkdir", str(there / "a" / "b"), str(there / "c"), str(there / "c"))
     (there / "file").write_text("1")
     (there / "other").write_text("2")
@@ -234,7 +234,7 @@ def test_directories_are_made_and_things_are_moved_and_removed(calling: Calling,
     assert list(there.iterdir()) == []
 
 
-def test_names_that_are_no_text_are_names(calling: Calling, there: Path) -> None:
+def test_names_that_are_no_text_are_names(calling: CliCall, there: Path) -> None:
     (there / NO_TEXT).write_text("x")
     shown = calling.well("fs", "ls", str(there), "--json").json["entries"][0]["name"]
 
@@ -249,7 +249,7 @@ def test_names_that_are_no_text_are_names(calling: Calling, there: Path) -> None
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_fetched_under_its_name_or_another(calling: Calling, there: Path, here: Path) -> None:
+def test_a_file_is_fetched_under_its_name_or_another(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
     (here / "dir").mkdir()
 
@@ -267,7 +267,7 @@ def test_a_file_is_fetched_under_its_name_or_another(calling: Calling, there: Pa
     assert piped.raw == (there / "sub" / "large").read_bytes()
 
 
-def test_a_file_takes_the_place_of_another_and_keeps_its_mode(calling: Calling, there: Path, here: Path) -> None:
+def test_a_file_takes_the_place_of_another_and_keeps_its_mode(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
     (here / "real").write_text("old")
     (here / "real").chmod(0o640)
@@ -280,7 +280,7 @@ def test_a_file_takes_the_place_of_another_and_keeps_its_mode(calling: Calling, 
     assert (here / "real").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_pipe_is_written_to_and_not_replaced(calling: Calling, there: Path, here: Path) -> None:
+def test_a_pipe_is_written_to_and_not_replaced(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
     os.mkfifo(here / "pipe")
     with subprocess.Popen(["cat", here / "pipe"], stdout=subprocess.PIPE) as reader:
@@ -323,7 +323,7 @@ def test_half_a_file_is_no_file(place: Place, here: Path) -> None:
     assert contents(here) == {"f": (b"old", False)}, "nothing is left beside"
 
 
-def test_a_file_is_sent_to_a_name_or_into_a_directory(calling: Calling, there: Path, here: Path) -> None:
+def test_a_file_is_sent_to_a_name_or_into_a_directory(calling: CliCall, there: Path, here: Path) -> None:
     large = os.urandom(3_000_000)
     (here / "f").write_bytes(large)
     (here / "empty").touch()
@@ -365,7 +365,7 @@ def test_a_file_is_sent_to_a_name_or_into_a_directory(calling: Calling, there: P
         ("search [ {there} --regex", "Bad Request: "),
     ],
 )
-def test_a_refusal_is_one_line(calling: Calling, there: Path, here: Path, words: str, complaint: str) -> None:
+def test_a_refusal_is_one_line(calling: CliCall, there: Path, here: Path, words: str, complaint: str) -> None:
     filled(there)
     (here / "file").write_text("x")
 
@@ -375,7 +375,7 @@ def test_a_refusal_is_one_line(calling: Calling, there: Path, here: Path, words:
     assert [path.name for path in here.iterdir()] == ["file"]
 
 
-def test_a_file_that_is_too_large_is_refused_while_it_is_sent(calling: Calling, there: Path, here: Path) -> None:
+def test_a_file_that_is_too_large_is_refused_while_it_is_sent(calling: CliCall, there: Path, here: Path) -> None:
     with (here / "large").open("wb") as file:
         file.truncate(40 << 20)
 
@@ -407,7 +407,7 @@ def test_a_mistake_is_one_line(place: Place, line: str, complaint: str) -> None:
 # --- directories ------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_comes_back_as_it_was_sent(calling: Calling, there: Path, here: Path) -> None:
+def test_a_directory_comes_back_as_it_was_sent(calling: CliCall, there: Path, here: Path) -> None:
     source = filled(here / "source")
 
     calling.well("fs", "put", "-r", "source", str(there / "copy"), cwd=here)
@@ -417,7 +417,7 @@ def test_a_directory_comes_back_as_it_was_sent(calling: Calling, there: Path, he
     assert contents(here / "copy") == contents(source)
 
 
-def test_directories_are_merged(calling: Calling, there: Path, here: Path) -> None:
+def test_directories_are_merged(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
     (here / "sub").mkdir()
     (here / "own").write_text("mine")
@@ -429,7 +429,7 @@ def test_directories_are_merged(calling: Calling, there: Path, here: Path) -> No
     assert contents(here) == {**contents(there), "own": (b"mine", False)}
 
 
-def test_nothing_is_changed_when_something_is_in_the_way(calling: Calling, there: Path, here: Path) -> None:
+def test_nothing_is_changed_when_something_is_in_the_way(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
     (here / "a.txt").write_text("old")
     (here / "run.sh").mkdir()
@@ -445,7 +445,7 @@ def test_nothing_is_changed_when_something_is_in_the_way(calling: Calling, there
     assert contents(here) == {"a.txt": (b"old", False), "sub": (b"", False)}
 
 
-def test_links_that_lead_out_are_left_out_and_named(calling: Calling, there: Path, here: Path) -> None:
+def test_links_that_lead_out_are_left_out_and_named(calling: CliCall, there: Path, here: Path) -> None:
     for root in (there / "d", here / "source"):
         (root / "sub").mkdir(parents=True)
         (root / "absolute").symlink_to("/etc/passwd")
@@ -493,7 +493,7 @@ def test_a_file_that_becomes_shorter_meanwhile_is_named(place: Place, here: Path
 # --- searching and watching -------------------------------------------------------------------------------------------
 
 
-def test_lines_are_found_by_their_text(calling: Calling, there: Path) -> None:
+def test_lines_are_found_by_their_text(calling: CliCall, there: Path) -> None:
     filled(there)
     (there / "sub" / "b.py").write_text("x = 'Alpha'\n\x1b[2J alpha\u2028 end\n")
 
@@ -507,7 +507,7 @@ def test_lines_are_found_by_their_text(calling: Calling, there: Path) -> None:
     assert files == [{"path": place}]
 
 
-def test_json_lines_are_the_matches_themselves(calling: Calling, there: Path) -> None:
+def test_json_lines_are_the_matches_themselves(calling: CliCall, there: Path) -> None:
     (there / "f").write_text("one\ntwo\u2028three\n")
 
     found = calling.well("fs", "search", "t[w]o", str(there), "--regex", "--json").objects
@@ -515,7 +515,7 @@ def test_json_lines_are_the_matches_themselves(calling: Calling, there: Path) ->
     assert found == [{"path": f"{there}/f", "line": 2, "column": 1, "text": "two\u2028three"}]
 
 
-def test_a_search_says_when_there_is_more_and_when_there_is_nothing(calling: Calling, there: Path) -> None:
+def test_a_search_says_when_there_is_more_and_when_there_is_nothing(calling: CliCall, there: Path) -> None:
     (there / "f").write_text("x\n" * 10)
 
     some = calling.well("fs", "search", "x", str(there), "--limit", "3")
@@ -526,7 +526,7 @@ def test_a_search_says_when_there_is_more_and_when_there_is_nothing(calling: Cal
     assert calling.refused("fs", "search", "", str(there)).startswith("Bad Request: the query needs text or name")
 
 
-def test_changes_are_lines_until_interrupted(calling: Calling, there: Path) -> None:
+def test_changes_are_lines_until_interrupted(calling: CliCall, there: Path) -> None:
     process = calling.start("fs", "watch", str(there))
     reading(process.stderr, lambda line: line == f"sandbox-agent: watching {there}; Ctrl-C ends it\n".encode())
 
@@ -540,7 +540,7 @@ def test_changes_are_lines_until_interrupted(calling: Calling, there: Path) -> N
     assert (ran.code, ran.err) == (130, "")
 
 
-def test_a_watch_ends_with_its_directory(calling: Calling, there: Path) -> None:
+def test_a_watch_ends_with_its_directory(calling: CliCall, there: Path) -> None:
     process = calling.start("fs", "watch", str(there), "--json", "--no-recursive")
     reading(process.stderr, lambda line: b"watching" in line)
 
@@ -557,7 +557,7 @@ def test_a_watch_ends_with_its_directory(calling: Calling, there: Path) -> None:
 # --- everything -------------------------------------------------------------------------------------------------------
 
 
-def test_a_terminal_gets_colours_and_bars(calling: Calling, there: Path, here: Path) -> None:
+def test_a_terminal_gets_colours_and_bars(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
     source, target = str(there / "sub" / "large"), str(here / "f")
 
@@ -578,7 +578,7 @@ def test_a_terminal_gets_colours_and_bars(calling: Calling, there: Path, here: P
     assert "tree" in tree
 
 
-def test_with_no_color_a_terminal_gets_neither(calling: Calling, there: Path, here: Path) -> None:
+def test_with_no_color_a_terminal_gets_neither(calling: CliCall, there: Path, here: Path) -> None:
     filled(there)
 
     _, listed = calling.on_a_terminal("fs", "ls", str(there), NO_COLOR="1")
@@ -588,7 +588,7 @@ def test_with_no_color_a_terminal_gets_neither(calling: Calling, there: Path, he
     assert (code, get) == (0, "")
 
 
-def test_a_reader_that_goes_away_is_no_failure(calling: Calling, there: Path) -> None:
+def test_a_reader_that_goes_away_is_no_failure(calling: CliCall, there: Path) -> None:
     (there / "f").write_bytes(bytes(10 << 20))
 
     process = calling.start("fs", "cat", str(there / "f"))
@@ -598,7 +598,7 @@ def test_a_reader_that_goes_away_is_no_failure(calling: Calling, there: Path) ->
     assert nobody_reads(process) == (141, b"")
 
 
-def test_interrupted_a_copy_leaves_nothing(calling: Calling, there: Path, here: Path) -> None:
+def test_interrupted_a_copy_leaves_nothing(calling: CliCall, there: Path, here: Path) -> None:
     os.mkfifo(here / "pipe")
     process = calling.start("fs", "put", str(here / "pipe"), str(there / "f"))
     with (here / "pipe").open("wb", buffering=0) as pipe:

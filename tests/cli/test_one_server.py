@@ -13,7 +13,7 @@ import pytest
 
 from sandboxagent.core.data_directory import find_lock_owner
 from sandboxagent.core.discovery import read_server_record
-from tests.cli.calling import Ran, ended
+from tests.cli.cli_call import Ran, ended
 from tests.cli.in_process import run_here
 from tests.cli.place import LONGEST, Place, runs_here
 from tests.support.program import Program, run_program

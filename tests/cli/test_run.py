@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import ended, interrupted
+from tests.cli.cli_call import ended, interrupted
 from tests.cli.place import LONGEST, Place
 from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions, reading
 from tests.support.running import Server, eventually, scripted

@@ -14,7 +14,7 @@ import pytest
 from sandboxagent.cli.commands.session_log import line, summary
 from sandboxagent.cli.commands.sessions import age
 from sandboxagent.client import LogEvent
-from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
+from tests.cli.cli_call import CliCall, ended, interrupted, nobody_reads, reading
 from tests.cli.place import PROGRAM, Place
 from tests.support.client import Client, Json, run
 from tests.support.on_terminal import OnTerminal
@@ -30,8 +30,8 @@ def server() -> Generator[Server]:
 
 
 @pytest.fixture
-def calling(place: Place, server: Server) -> Calling:
-    return Calling(place, server)
+def calling(place: Place, server: Server) -> CliCall:
+    return CliCall(place, server)
 
 
 def new(server: Server, count: int = 1, cwd: Path | None = None, **meta: object) -> list[str]:
@@ -59,7 +59,7 @@ def prompt(server: Server, session: str, *texts: object) -> None:
 
 
 @pytest.mark.server_alone("its list follows a moment behind what was done; docs/fleet.md says so")
-def test_the_list_tells_what_each_session_is_about_and_does(calling: Calling, tmp_path: Path) -> None:
+def test_the_list_tells_what_each_session_is_about_and_does(calling: CliCall, tmp_path: Path) -> None:
     async def states() -> list[str]:
         async with Client(calling.server) as client, client.stream() as stream:
             ids = []
@@ -86,7 +86,7 @@ def test_the_list_tells_what_each_session_is_about_and_does(calling: Calling, tm
     assert all(re.fullmatch(r"\S+  scripted  \w+ +-  +\S+ +\d+s", row) for row in rows), rows
 
 
-def test_json_is_what_the_server_says(calling: Calling, tmp_path: Path) -> None:
+def test_json_is_what_the_server_says(calling: CliCall, tmp_path: Path) -> None:
     (session,) = new(calling.server, cwd=tmp_path, ticket="A-1")
 
     listed = calling.well("sessions", "list", "--json", "--cwd", str(tmp_path)).json
@@ -97,7 +97,7 @@ def test_json_is_what_the_server_says(calling: Calling, tmp_path: Path) -> None:
 
 
 @pytest.mark.server_alone("its list follows a moment behind what was done; docs/fleet.md says so")
-def test_the_session_that_was_used_last_comes_first(calling: Calling, tmp_path: Path) -> None:
+def test_the_session_that_was_used_last_comes_first(calling: CliCall, tmp_path: Path) -> None:
     [first], [second] = new(calling.server, cwd=tmp_path), new(calling.server, cwd=tmp_path)
     prompt(calling.server, first, "hello")
 
@@ -105,7 +105,7 @@ def test_the_session_that_was_used_last_comes_first(calling: Calling, tmp_path: 
     assert [each["sessionId"] for each in listed] == [first, second]
 
 
-def test_all_pages_are_listed_and_a_limit_takes_the_newest(calling: Calling, tmp_path: Path) -> None:
+def test_all_pages_are_listed_and_a_limit_takes_the_newest(calling: CliCall, tmp_path: Path) -> None:
     made = new(calling.server, 203, cwd=tmp_path)
 
     listed = calling.well("sessions", "list", "--cwd", ".", "--json", cwd=tmp_path).json["sessions"]
@@ -117,7 +117,7 @@ def test_all_pages_are_listed_and_a_limit_takes_the_newest(calling: Calling, tmp
     assert none == []
 
 
-def test_a_session_is_shown_with_its_facts_and_nothing_that_moves_a_terminal(calling: Calling) -> None:
+def test_a_session_is_shown_with_its_facts_and_nothing_that_moves_a_terminal(calling: CliCall) -> None:
     (session,) = new(calling.server, title="Two\nlines \x1b[31mred", requestedSessionId="nice-name", list=[1, 2])
 
     told = calling.well("sessions", "show", "nice-name").out
@@ -131,7 +131,7 @@ def test_a_session_is_shown_with_its_facts_and_nothing_that_moves_a_terminal(cal
     assert "\x1b" not in told
 
 
-def test_a_session_whose_agent_has_stopped_is_idle_and_how_it_stopped_is_shown(calling: Calling) -> None:
+def test_a_session_whose_agent_has_stopped_is_idle_and_how_it_stopped_is_shown(calling: CliCall) -> None:
     (session,) = new(calling.server)
     prompt(calling.server, session, [["stderr", "out of luck"], ["exit", 3]])
 
@@ -148,7 +148,7 @@ def test_a_session_whose_agent_has_stopped_is_idle_and_how_it_stopped_is_shown(c
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_beginning_of_an_id_will_do_when_there_is_only_one(calling: Calling) -> None:
+def test_the_beginning_of_an_id_will_do_when_there_is_only_one(calling: CliCall) -> None:
     one, two = (
         new(calling.server, requestedSessionId="unique-a")[0],
         new(calling.server, requestedSessionId="unique-b")[0],
@@ -167,7 +167,7 @@ def test_the_beginning_of_an_id_will_do_when_there_is_only_one(calling: Calling)
     )
 
 
-def test_of_many_candidates_some_are_listed(calling: Calling, tmp_path: Path) -> None:
+def test_of_many_candidates_some_are_listed(calling: CliCall, tmp_path: Path) -> None:
     first = new(calling.server, 12, cwd=tmp_path)[0]
 
     told = calling.refused("sessions", "show", first.partition("-")[0])
@@ -185,7 +185,7 @@ def test_a_session_may_be_called_anything(place: Place) -> None:
                 await client.new_session()
 
         run(make())
-        calling = Calling(place, server)
+        calling = CliCall(place, server)
 
         assert calling.well("sessions", "show", "a/b ?c%2F..", "--json").json["agent"] == "odd"
         assert calling.well("sessions", "terminate", "a/").lines == ["a/b ?c%2F.. is terminated"]
@@ -194,7 +194,7 @@ def test_a_session_may_be_called_anything(place: Place) -> None:
 # --- events -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_is_a_line_for_each_event(calling: Calling) -> None:
+def test_the_log_is_a_line_for_each_event(calling: CliCall) -> None:
     (session,) = new(calling.server)
     prompt(calling.server, session, [["say", "Hello\n\x1b[2Jthere"], ["respond_error", -32000, "no more"]])
 
@@ -214,7 +214,7 @@ def test_the_log_is_a_line_for_each_event(calling: Calling) -> None:
     assert ids == sorted(set(ids))
 
 
-def test_json_lines_are_the_log_itself_and_go_on_after_an_event(calling: Calling) -> None:
+def test_json_lines_are_the_log_itself_and_go_on_after_an_event(calling: CliCall) -> None:
     (session,) = new(calling.server)
     # More than a page.
     prompt(calling.server, session, [["flood", 1500, 10]])
@@ -228,7 +228,7 @@ def test_json_lines_are_the_log_itself_and_go_on_after_an_event(calling: Calling
     assert rest == events[701:]
 
 
-def test_following_goes_on_with_what_comes_until_interrupted(calling: Calling) -> None:
+def test_following_goes_on_with_what_comes_until_interrupted(calling: CliCall) -> None:
     (session,) = new(calling.server)
     process = calling.start("sessions", "events", session, "--follow")
     reading(process.stdout, lambda line: b"answer to #" in line)
@@ -242,7 +242,7 @@ def test_following_goes_on_with_what_comes_until_interrupted(calling: Calling) -
     assert (ran.code, ran.err) == (130, "")
 
 
-def test_a_reader_that_goes_away_is_no_failure(calling: Calling) -> None:
+def test_a_reader_that_goes_away_is_no_failure(calling: CliCall) -> None:
     (session,) = new(calling.server)
     prompt(calling.server, session, [["flood", 2000, 100]])
 
@@ -265,7 +265,7 @@ def test_a_log_can_be_read_when_its_agent_does_not_start_any_more(place: Place, 
 
         session = run(make())
         program.unlink()
-        calling = Calling(place, server)
+        calling = CliCall(place, server)
 
         assert any(each.endswith("last words") for each in calling.well("sessions", "events", session).lines)
         assert calling.well("sessions", "rename", session, "Gone").code == 0
@@ -319,7 +319,7 @@ def test_an_age_is_printed_in_its_largest_unit(seconds: float, expected: str) ->
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def test_facts_are_noted_and_taken_away(calling: Calling) -> None:
+def test_facts_are_noted_and_taken_away(calling: CliCall) -> None:
     (session,) = new(calling.server, ticket="A-1", owner="Ada")
 
     told = calling.well("sessions", "set", session, "owner=Grace H.", "size:=3", "ticket:=null", "empty=", "a=b=c").out
@@ -340,11 +340,11 @@ def test_facts_are_noted_and_taken_away(calling: Calling) -> None:
         ("n:=x", "n:= expects JSON: "),
     ],
 )
-def test_what_is_no_fact_is_a_mistake(calling: Calling, fact: str, complaint: str) -> None:
+def test_what_is_no_fact_is_a_mistake(calling: CliCall, fact: str, complaint: str) -> None:
     assert calling.refused("sessions", "set", "any", fact, code=2).startswith(complaint)
 
 
-def test_sessions_are_terminated_each_for_itself(calling: Calling) -> None:
+def test_sessions_are_terminated_each_for_itself(calling: CliCall) -> None:
     one, two = new(calling.server, 2)
 
     ran = calling("sessions", "terminate", one, "no-such", two, one)
@@ -359,7 +359,7 @@ def test_sessions_are_terminated_each_for_itself(calling: Calling) -> None:
 
 def test_sessions_are_ended_and_deleted_also_of_agents_that_cannot_delete(place: Place) -> None:
     with Server(agents={"keeps": scripted("--no-delete")}) as server:
-        calling = Calling(place, server)
+        calling = CliCall(place, server)
 
         async def make() -> tuple[str, str]:
             async with Client(server) as one, Client(server, "keeps") as other:
@@ -375,7 +375,7 @@ def test_sessions_are_ended_and_deleted_also_of_agents_that_cannot_delete(place:
 
 
 @pytest.fixture
-def busy(calling: Calling) -> Generator[str]:
+def busy(calling: CliCall) -> Generator[str]:
     """A session in which a turn runs until it is cancelled."""
     (session,) = new(calling.server)
     process = calling.start("run", "scripted", '[["say", "at work"], ["wait_cancel"]]', "--session", session, "--json")
@@ -388,7 +388,7 @@ def busy(calling: Calling) -> Generator[str]:
         ended(process)
 
 
-def test_a_session_with_a_running_turn_is_deleted_after_the_terminal_has_asked(calling: Calling, busy: str) -> None:
+def test_a_session_with_a_running_turn_is_deleted_after_the_terminal_has_asked(calling: CliCall, busy: str) -> None:
     environ = {**calling.place.environment, **calling.environ}
     for answer, code, outcome in (("n", 1, "the session is kept"), ("y", 0, f"{busy} is deleted")):
         with OnTerminal([*PROGRAM, "sessions", "delete", busy], environ, 200) as terminal:
@@ -401,7 +401,7 @@ def test_a_session_with_a_running_turn_is_deleted_after_the_terminal_has_asked(c
 
 @pytest.mark.parametrize("flags", [(), ("--yes",)])
 def test_a_session_with_a_running_turn_is_deleted_in_a_pipe(
-    calling: Calling, busy: str, flags: tuple[str, ...]
+    calling: CliCall, busy: str, flags: tuple[str, ...]
 ) -> None:
     ran = calling.well("sessions", "delete", busy, *flags)
 
@@ -412,7 +412,7 @@ def test_a_session_with_a_running_turn_is_deleted_in_a_pipe(
 # --- everything -------------------------------------------------------------------------------------------------------
 
 
-def test_a_terminal_gets_colours_and_with_no_color_none(calling: Calling, tmp_path: Path) -> None:
+def test_a_terminal_gets_colours_and_with_no_color_none(calling: CliCall, tmp_path: Path) -> None:
     (session,) = new(calling.server, cwd=tmp_path, title="A title that is so long that it has to be broken into lines")
     calling.well("sessions", "terminate", session)
 

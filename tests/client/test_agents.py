@@ -12,13 +12,13 @@ from sandboxagent.client.api import Api
 from sandboxagent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
+from tests.support.package_server import PackageServer
 from tests.support.running import BOUND, TOKEN, Server
-from tests.support.shelf import Shelf
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
-    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[PackageServer]:
+    with PackageServer(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
         yield running
 
 
@@ -66,7 +66,7 @@ def test_agents_are_listed_and_looked_up(server: Server) -> None:
 
 
 @pytest.mark.requirement("9.offers-before-sessions")
-def test_models_are_there_before_a_first_session(shelf: Shelf) -> None:
+def test_models_are_there_before_a_first_session(shelf: PackageServer) -> None:
     async def main() -> None:
         async with calling(shelf.server) as api:
             agents = Agents(api)
@@ -108,7 +108,7 @@ def test_an_unknown_agent_is_a_problem_whatever_it_is_called(server: Server) -> 
     run(main())
 
 
-def test_awaiting_an_install_gives_its_result(shelf: Shelf) -> None:
+def test_awaiting_an_install_gives_its_result(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_awaiting_an_install_gives_its_result(shelf: Shelf) -> None:
     run(main())
 
 
-def test_iterating_over_an_install_shows_its_progress_and_ends_with_the_result(shelf: Shelf) -> None:
+def test_iterating_over_an_install_shows_its_progress_and_ends_with_the_result(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -149,7 +149,7 @@ def test_iterating_over_an_install_shows_its_progress_and_ends_with_the_result(s
     run(main())
 
 
-def test_an_install_that_was_left_goes_on_and_can_be_joined(shelf: Shelf) -> None:
+def test_an_install_that_was_left_goes_on_and_can_be_joined(shelf: PackageServer) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -167,7 +167,7 @@ def test_an_install_that_was_left_goes_on_and_can_be_joined(shelf: Shelf) -> Non
     run(main())
 
 
-def test_versions_and_a_reinstall_are_passed_on(shelf: Shelf) -> None:
+def test_versions_and_a_reinstall_are_passed_on(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_versions_and_a_reinstall_are_passed_on(shelf: Shelf) -> None:
     run(main())
 
 
-def test_an_install_that_fails_is_a_problem_with_its_slug(shelf: Shelf) -> None:
+def test_an_install_that_fails_is_a_problem_with_its_slug(shelf: PackageServer) -> None:
     id = shelf.box("#!/bin/sh\necho no such luck >&2; exit 7")
 
     async def main() -> None:
@@ -249,7 +249,7 @@ def test_an_answer_to_an_install_that_is_not_the_servers_says_so(reply: bytes) -
     run(main())
 
 
-def test_an_install_that_was_interrupted_says_so_when_it_is_awaited_again(shelf: Shelf) -> None:
+def test_an_install_that_was_interrupted_says_so_when_it_is_awaited_again(shelf: PackageServer) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 

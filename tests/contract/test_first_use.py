@@ -11,14 +11,14 @@ from sandboxagent.server.agents.install.registry_entries import current_platform
 from sandboxagent.server.agents.manifest import load_manifest
 from tests.support.client import META, Client, run
 from tests.support.package_index import AGENT, entry, packed
+from tests.support.package_server import PackageServer, bare, initialize, install, installed, said, view
 from tests.support.problems import problem
 from tests.support.running import Server
-from tests.support.shelf import Shelf, bare, initialize, install, installed, said, view
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
-    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[PackageServer]:
+    with PackageServer(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
         yield running
 
 
@@ -26,7 +26,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
 
 
 @pytest.mark.requirement("9.lazy-install", "9.registry-agents")
-def test_any_slug_of_the_registry_can_be_named_and_is_installed_on_first_use(shelf: Shelf) -> None:
+def test_any_slug_of_the_registry_can_be_named_and_is_installed_on_first_use(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -41,7 +41,7 @@ def test_any_slug_of_the_registry_can_be_named_and_is_installed_on_first_use(she
 
 
 @pytest.mark.requirement("9.lazy-install")
-def test_the_first_use_waits_for_an_install_longer_than_for_an_agent(shelf: Shelf, tmp_path: Path) -> None:
+def test_the_first_use_waits_for_an_install_longer_than_for_an_agent(shelf: PackageServer, tmp_path: Path) -> None:
     first, second = shelf.box(), shelf.box()
     held = shelf.index.hold(shelf.tarball(first))
     also_held = shelf.index.hold(shelf.tarball(second))
@@ -70,7 +70,7 @@ def test_the_first_use_waits_for_an_install_longer_than_for_an_agent(shelf: Shel
 
 
 @pytest.mark.requirement("9.lazy-install", "9.install-failure")
-def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: Shelf) -> None:
+def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: PackageServer) -> None:
     id = shelf.box()
     shelf.index.fail(shelf.tarball(id))
 
@@ -93,7 +93,7 @@ def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: Shelf) 
 
 
 @pytest.mark.requirement("9.only-from-the-index")
-def test_what_does_not_come_from_the_index_is_refused(shelf: Shelf) -> None:
+def test_what_does_not_come_from_the_index_is_refused(shelf: PackageServer) -> None:
     content = packed({"package/package.json": json.dumps({"name": "evil", "version": "1.0.0"})})
     address = shelf.index.archive("evil.tgz", content)
     id = shelf.put(dependencies={"evil": address})
@@ -110,7 +110,7 @@ def test_what_does_not_come_from_the_index_is_refused(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.hashes")
-def test_what_has_no_hash_is_unverified_and_can_be_refused(shelf: Shelf, tmp_path: Path) -> None:
+def test_what_has_no_hash_is_unverified_and_can_be_refused(shelf: PackageServer, tmp_path: Path) -> None:
     files = {"bin/tiny": AGENT, "bin/package.json": json.dumps({"name": "tiny", "version": "1.0.0"})}
     target = {"archive": shelf.index.archive("unhashed.tar.gz", packed(files)), "cmd": "bin/tiny"}
     shelf.enlist(entry("unhashed", binary={current_platform(): target}))
@@ -132,7 +132,7 @@ def test_what_has_no_hash_is_unverified_and_can_be_refused(shelf: Shelf, tmp_pat
 
 
 @pytest.mark.requirement("9.require-preinstall")
-def test_with_require_preinstall_nothing_is_installed_on_first_use(shelf: Shelf, tmp_path: Path) -> None:
+def test_with_require_preinstall_nothing_is_installed_on_first_use(shelf: PackageServer, tmp_path: Path) -> None:
     id = shelf.box()
 
     async def main(server: Server) -> None:
@@ -161,7 +161,7 @@ KEYS = {
 
 
 @pytest.mark.requirement("9.credentials")
-def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_agent_sees_its_own_credentials_and_no_others(shelf: PackageServer, tmp_path: Path) -> None:
     id, own_id = shelf.box(), shelf.box()
     shelf.box(id="qwen-code")
 
@@ -195,7 +195,7 @@ def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path:
 
 
 @pytest.mark.requirement("9.credentials")
-def test_a_session_may_bring_its_own_environment(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_session_may_bring_its_own_environment(shelf: PackageServer, tmp_path: Path) -> None:
     id = shelf.box()
 
     async def main(server: Server) -> None:

@@ -13,17 +13,17 @@ import pytest
 from sandboxagent.server.agents.install.registry_entries import current_platform
 from tests.support.client import Client, run
 from tests.support.package_index import AGENT, closed_port, entry, packed, uvx
+from tests.support.package_server import PackageServer, bare, events, initialize, install, installed, said, until, view
 from tests.support.problems import problem
 from tests.support.running import Server, alive, eventually
-from tests.support.shelf import Shelf, bare, events, initialize, install, installed, said, until, view
 
 BODY = AGENT.partition("\n")[2]
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[PackageServer]:
     missing = {"missing": 'registry = "no-such-agent"'}
-    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist", agents=missing) as running:
+    with PackageServer(tmp_path_factory.mktemp("shelf"), "--no-persist", agents=missing) as running:
         yield running
 
 
@@ -31,7 +31,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
 
 
 @pytest.mark.requirement("9.registry-first", "9.provenance")
-def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(shelf: Shelf) -> None:
+def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(shelf: PackageServer) -> None:
     shelf.index.npm_files("@qwen-code/qwen-code", "8.0.0", {"cli.js": AGENT})
 
     async def main() -> None:
@@ -58,7 +58,7 @@ def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(s
 
 
 @pytest.mark.requirement("9.registry-first")
-def test_an_own_agent_may_be_a_slug_of_the_registry(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_own_agent_may_be_a_slug_of_the_registry(shelf: PackageServer, tmp_path: Path) -> None:
     id = shelf.box()
 
     async def main(server: Server) -> None:
@@ -73,7 +73,7 @@ def test_an_own_agent_may_be_a_slug_of_the_registry(shelf: Shelf, tmp_path: Path
 
 
 @pytest.mark.requirement("9.install")
-def test_packages_of_pypi_and_archives_are_installed_too(shelf: Shelf) -> None:
+def test_packages_of_pypi_and_archives_are_installed_too(shelf: PackageServer) -> None:
     shelf.index.pypi("py-agent", "2.1")
     shelf.enlist(uvx("snake", "py-agent==2.1"))
     content = packed({"bin/tiny": AGENT, "bin/package.json": '{"name": "x", "version": "3.0.0"}'})
@@ -93,7 +93,7 @@ def test_packages_of_pypi_and_archives_are_installed_too(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.registry-first")
-def test_agent_known_to_the_registry_alone_needs_the_registry(shelf: Shelf, tmp_path: Path) -> None:
+def test_agent_known_to_the_registry_alone_needs_the_registry(shelf: PackageServer, tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         client = bare(server)
         async with client.http:
@@ -113,26 +113,26 @@ def test_agent_known_to_the_registry_alone_needs_the_registry(shelf: Shelf, tmp_
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def other_system(shelf: Shelf) -> str:
+def other_system(shelf: PackageServer) -> str:
     target = {"archive": shelf.index.archive("x.zip", b"x"), "cmd": "x"}
     other = "darwin-aarch64" if current_platform() != "darwin-aarch64" else "linux-x86_64"
     shelf.enlist(entry("elsewhere", binary={other: target}))
     return "elsewhere"
 
 
-def unsafe_archive(shelf: Shelf) -> str:
+def unsafe_archive(shelf: PackageServer) -> str:
     url = shelf.index.archive("evil.tar.gz", packed({"../../../evil": "x", "it": AGENT}))
     shelf.enlist(entry("evil", binary={current_platform(): {"archive": url, "cmd": "it"}}))
     return "evil"
 
 
-def pinned(shelf: Shelf) -> str:
+def pinned(shelf: PackageServer) -> str:
     shelf.index.npm("pi-acp", "0.0.34")
     shelf.index.npm("@earendil-works/pi-coding-agent", "0.87.1")
     return "pi"
 
 
-def cut(shelf: Shelf) -> str:
+def cut(shelf: PackageServer) -> str:
     id = shelf.box()
     shelf.index.cut(shelf.tarball(id))
     return id
@@ -152,7 +152,9 @@ def cut(shelf: Shelf) -> str:
         pytest.param(lambda shelf: "missing", 422, "unsupported-agent", id="nobody has it"),
     ],
 )
-def test_an_install_that_fails_says_why_and_leaves_nothing(shelf: Shelf, prepare: Any, status: int, slug: str) -> None:
+def test_an_install_that_fails_says_why_and_leaves_nothing(
+    shelf: PackageServer, prepare: Any, status: int, slug: str
+) -> None:
     id = prepare(shelf)
 
     async def main() -> None:
@@ -174,7 +176,9 @@ def test_an_install_that_fails_says_why_and_leaves_nothing(shelf: Shelf, prepare
 
 @pytest.mark.requirement("9.install-failure")
 @pytest.mark.parametrize("by", ["install", "initialize"])
-def test_a_directory_that_cannot_be_used_is_said_and_is_no_bug_of_ours(shelf: Shelf, tmp_path: Path, by: str) -> None:
+def test_a_directory_that_cannot_be_used_is_said_and_is_no_bug_of_ours(
+    shelf: PackageServer, tmp_path: Path, by: str
+) -> None:
     id = shelf.put()
     # Whoever runs the tests may be allowed to write anywhere; nobody can make a directory in a file.
     (tmp_path / "file").write_text("x")
@@ -192,7 +196,7 @@ def test_a_directory_that_cannot_be_used_is_said_and_is_no_bug_of_ours(shelf: Sh
 
 
 @pytest.mark.requirement("9.install-failure", "9.running-install")
-def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shelf: Shelf) -> None:
+def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -210,7 +214,7 @@ def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shel
 
 
 @pytest.mark.requirement("9.running-install")
-def test_running_agent_keeps_its_version_and_the_next_start_takes_the_new(shelf: Shelf) -> None:
+def test_running_agent_keeps_its_version_and_the_next_start_takes_the_new(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -235,7 +239,7 @@ def kill(pid: int) -> None:
 
 
 @pytest.mark.requirement("9.no-scripts")
-def test_nothing_that_a_package_brings_to_be_run_is_run(shelf: Shelf, tmp_path: Path) -> None:
+def test_nothing_that_a_package_brings_to_be_run_is_run(shelf: PackageServer, tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     id = shelf.put(scripts=dict.fromkeys(("preinstall", "install", "postinstall"), f"touch {mark}"))
 
@@ -249,7 +253,7 @@ def test_nothing_that_a_package_brings_to_be_run_is_run(shelf: Shelf, tmp_path: 
 
 
 @pytest.mark.requirement("9.leftovers")
-def test_an_install_that_was_killed_leaves_nothing_after_the_next_start(shelf: Shelf, tmp_path: Path) -> None:
+def test_an_install_that_was_killed_leaves_nothing_after_the_next_start(shelf: PackageServer, tmp_path: Path) -> None:
     id = shelf.put()
     held = shelf.index.hold(shelf.tarball(id))
     server = shelf.another(tmp_path / "killed").start()
@@ -280,7 +284,7 @@ def test_an_install_that_was_killed_leaves_nothing_after_the_next_start(shelf: S
 
 @pytest.mark.requirement("9.install-stops")
 @pytest.mark.parametrize("how", ["json", "events", "initialize", "acp"])
-def test_a_server_that_stops_ends_its_installs_and_says_so(shelf: Shelf, tmp_path: Path, how: str) -> None:
+def test_a_server_that_stops_ends_its_installs_and_says_so(shelf: PackageServer, tmp_path: Path, how: str) -> None:
     id = shelf.put() if how == "json" else shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -312,7 +316,9 @@ def test_a_server_that_stops_ends_its_installs_and_says_so(shelf: Shelf, tmp_pat
 
 
 @pytest.mark.requirement("9.shared-directory")
-def test_a_directory_that_cannot_be_written_is_named_and_the_server_goes_on(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named_and_the_server_goes_on(
+    shelf: PackageServer, tmp_path: Path
+) -> None:
     id = shelf.put()
     (tmp_path / "file").write_text("x")
 

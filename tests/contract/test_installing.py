@@ -11,17 +11,28 @@ from sandboxagent.server.agents.install.registry_entries import current_platform
 from sandboxagent.server.agents.install.tools import bundled_node
 from tests.support.client import Client, Json, run
 from tests.support.package_index import AGENT, entry, packed
+from tests.support.package_server import (
+    PackageServer,
+    bare,
+    events,
+    initialize,
+    install,
+    installed,
+    progress,
+    said,
+    until,
+    view,
+)
 from tests.support.problems import problem
 from tests.support.running import BOUND, Server
-from tests.support.shelf import Shelf, bare, events, initialize, install, installed, progress, said, until, view
 from tests.support.wire import Wire
 
 BODY = AGENT.partition("\n")[2]
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
-    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[PackageServer]:
+    with PackageServer(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
         yield running
 
 
@@ -29,7 +40,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
 
 
 @pytest.mark.requirement("9.install", "9.verified", "9.provenance")
-def test_an_agent_is_installed_verified_and_then_ready(shelf: Shelf) -> None:
+def test_an_agent_is_installed_verified_and_then_ready(shelf: PackageServer) -> None:
     id = shelf.put()
 
     async def main() -> None:
@@ -70,7 +81,7 @@ def test_an_agent_is_installed_verified_and_then_ready(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.offers-in-the-background")
-def test_an_installed_agent_has_told_its_models_before_its_first_session(shelf: Shelf) -> None:
+def test_an_installed_agent_has_told_its_models_before_its_first_session(shelf: PackageServer) -> None:
     id = shelf.put()
 
     async def main() -> None:
@@ -102,7 +113,7 @@ def is_file(path: str) -> bool:
 
 
 @pytest.mark.requirement("9.already-installed", "9.install-versions")
-def test_installed_agent_is_kept_unless_another_version_is_asked_for(shelf: Shelf) -> None:
+def test_installed_agent_is_kept_unless_another_version_is_asked_for(shelf: PackageServer) -> None:
     id = shelf.put()
     shelf.index.npm(f"{id}-package", "2.0.0")
 
@@ -122,7 +133,7 @@ def test_installed_agent_is_kept_unless_another_version_is_asked_for(shelf: Shel
 
 
 @pytest.mark.requirement("9.already-installed")
-def test_installed_agent_is_installed_again_on_request(shelf: Shelf) -> None:
+def test_installed_agent_is_installed_again_on_request(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -141,7 +152,7 @@ def test_installed_agent_is_installed_again_on_request(shelf: Shelf) -> None:
 
 @pytest.mark.requirement("9.install-versions")
 @pytest.mark.parametrize("key", ["agentVersion", "agentProcessVersion"])
-def test_a_version_that_does_not_exist_is_refused(shelf: Shelf, key: str) -> None:
+def test_a_version_that_does_not_exist_is_refused(shelf: PackageServer, key: str) -> None:
     # The index does not have it, or the registry has the archive in one version only.
     id = shelf.put() if key == "agentVersion" else shelf.box()
 
@@ -159,7 +170,7 @@ def test_a_version_that_does_not_exist_is_refused(shelf: Shelf, key: str) -> Non
 @pytest.mark.parametrize(
     "version", ["file:../x", "npm:evil", "../x", "", "-g", "1.0.0 || 2", "https://example.com/x.tgz"]
 )
-def test_a_version_that_is_none_is_refused(shelf: Shelf, version: str) -> None:
+def test_a_version_that_is_none_is_refused(shelf: PackageServer, version: str) -> None:
     id = shelf.put()
 
     async def main() -> None:
@@ -191,7 +202,7 @@ def test_a_version_that_is_none_is_refused(shelf: Shelf, version: str) -> None:
     ],
     ids=range(11),
 )
-def test_a_body_that_is_wrong_is_a_400_that_names_what(shelf: Shelf, body: str | bytes, named: str) -> None:
+def test_a_body_that_is_wrong_is_a_400_that_names_what(shelf: PackageServer, body: str | bytes, named: str) -> None:
     id = shelf.put()
 
     async def main() -> None:
@@ -208,7 +219,7 @@ def test_a_body_that_is_wrong_is_a_400_that_names_what(shelf: Shelf, body: str |
 
 @pytest.mark.requirement("9.install-body")
 @pytest.mark.parametrize("body", ["", " \n", "{}", '{"unknown": 1}', '{"agentVersion": null}'])
-def test_a_body_may_be_left_out(shelf: Shelf, body: str) -> None:
+def test_a_body_may_be_left_out(shelf: PackageServer, body: str) -> None:
     async def main() -> None:
         client = bare(shelf.server)
         async with client.http:
@@ -219,7 +230,7 @@ def test_a_body_may_be_left_out(shelf: Shelf, body: str) -> None:
 
 
 @pytest.mark.requirement("9.install-body")
-def test_a_body_that_stops_half_way_installs_nothing(shelf: Shelf) -> None:
+def test_a_body_that_stops_half_way_installs_nothing(shelf: PackageServer) -> None:
     id = shelf.put()
 
     async def main() -> None:
@@ -237,7 +248,7 @@ def test_a_body_that_stops_half_way_installs_nothing(shelf: Shelf) -> None:
 
 @pytest.mark.requirement("9.unknown-agent")
 @pytest.mark.parametrize("id", ["nobody", "..%2f..%2fx", ".node", "%00", "A", "x" * 200])
-def test_an_unknown_agent_cannot_be_installed(shelf: Shelf, id: str) -> None:
+def test_an_unknown_agent_cannot_be_installed(shelf: PackageServer, id: str) -> None:
     async def main() -> None:
         client = bare(shelf.server)
         async with client.http:
@@ -254,7 +265,7 @@ def test_an_unknown_agent_cannot_be_installed(shelf: Shelf, id: str) -> None:
 @pytest.mark.parametrize(
     "id", ["../x", "..", ".", "", ".node", "/etc/passwd", "a\0b", "a/b", "A", "x" * 5000, "\ud83d"]
 )
-def test_a_name_that_is_a_path_opens_no_connection(shelf: Shelf, id: str) -> None:
+def test_a_name_that_is_a_path_opens_no_connection(shelf: PackageServer, id: str) -> None:
     async def main() -> None:
         client = bare(shelf.server)
         async with client.http:
@@ -267,7 +278,7 @@ def test_a_name_that_is_a_path_opens_no_connection(shelf: Shelf, id: str) -> Non
 
 
 @pytest.mark.requirement("9.install-events")
-def test_progress_comes_as_events_and_the_result_as_the_last(shelf: Shelf) -> None:
+def test_progress_comes_as_events_and_the_result_as_the_last(shelf: PackageServer) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -288,7 +299,7 @@ def test_progress_comes_as_events_and_the_result_as_the_last(shelf: Shelf) -> No
 
 
 @pytest.mark.requirement("9.install-events")
-def test_a_failure_comes_as_an_event_that_holds_the_problem(shelf: Shelf) -> None:
+def test_a_failure_comes_as_an_event_that_holds_the_problem(shelf: PackageServer) -> None:
     id = shelf.box("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
 
     async def main() -> None:
@@ -304,7 +315,7 @@ def test_a_failure_comes_as_an_event_that_holds_the_problem(shelf: Shelf) -> Non
 
 
 @pytest.mark.requirement("9.install-events")
-def test_bytes_of_an_archive_are_counted(shelf: Shelf) -> None:
+def test_bytes_of_an_archive_are_counted(shelf: PackageServer) -> None:
     content = packed({"bin/tiny": AGENT, "bin/package.json": '{"name": "x", "version": "1.0.0"}', "pad": "x" * 300_000})
     target = {"archive": shelf.index.archive("boxed.tar.gz", content), "cmd": "bin/tiny"}
     shelf.enlist(entry("boxed", binary={current_platform(): target}))
@@ -328,7 +339,7 @@ def test_bytes_of_an_archive_are_counted(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.progress")
-def test_all_clients_see_that_an_agent_is_being_installed_and_how_far_it_is(shelf: Shelf) -> None:
+def test_all_clients_see_that_an_agent_is_being_installed_and_how_far_it_is(shelf: PackageServer) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -356,7 +367,7 @@ def test_all_clients_see_that_an_agent_is_being_installed_and_how_far_it_is(shel
 
 
 @pytest.mark.requirement("9.install-shared")
-def test_all_who_install_an_agent_at_the_same_time_share_one_install_and_its_result(shelf: Shelf) -> None:
+def test_all_who_install_an_agent_at_the_same_time_share_one_install_and_its_result(shelf: PackageServer) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -381,7 +392,7 @@ def test_all_who_install_an_agent_at_the_same_time_share_one_install_and_its_res
 
 @pytest.mark.requirement("9.install-goes-on")
 @pytest.mark.parametrize("how", ["json", "events", "initialize"])
-def test_a_client_that_goes_away_does_not_stop_an_install(shelf: Shelf, how: str) -> None:
+def test_a_client_that_goes_away_does_not_stop_an_install(shelf: PackageServer, how: str) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -406,7 +417,7 @@ def test_a_client_that_goes_away_does_not_stop_an_install(shelf: Shelf, how: str
 
 
 @pytest.mark.requirement("9.shared-directory")
-def test_two_servers_may_share_a_directory_of_agents(shelf: Shelf, tmp_path: Path) -> None:
+def test_two_servers_may_share_a_directory_of_agents(shelf: PackageServer, tmp_path: Path) -> None:
     id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -434,7 +445,7 @@ def test_two_servers_may_share_a_directory_of_agents(shelf: Shelf, tmp_path: Pat
 
 
 @pytest.mark.requirement("9.install-over-acp")
-def test_installing_over_acp_is_the_same(shelf: Shelf) -> None:
+def test_installing_over_acp_is_the_same(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -461,7 +472,7 @@ def test_installing_over_acp_is_the_same(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.install-over-acp")
-def test_installing_over_acp_may_be_answered_on_the_stream(shelf: Shelf) -> None:
+def test_installing_over_acp_may_be_answered_on_the_stream(shelf: PackageServer) -> None:
     id = shelf.box()
 
     async def main() -> None:
@@ -475,7 +486,7 @@ def test_installing_over_acp_may_be_answered_on_the_stream(shelf: Shelf) -> None
 
 
 @pytest.mark.requirement("9.registry-agents")
-def test_what_the_registry_has_is_listed_on_request(shelf: Shelf) -> None:
+def test_what_the_registry_has_is_listed_on_request(shelf: PackageServer) -> None:
     id = shelf.put()
 
     async def main() -> None:

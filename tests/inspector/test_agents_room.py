@@ -8,18 +8,18 @@ import pytest
 from sandboxagent.client import RequestError
 from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
+from tests.support.package_server import PackageServer
 from tests.support.running import Server
-from tests.support.shelf import Shelf
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
-    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[PackageServer]:
+    with PackageServer(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def server(shelf: Shelf) -> Server:
+def server(shelf: PackageServer) -> Server:
     return shelf.server
 
 
@@ -31,7 +31,7 @@ def test_an_agent_says_what_it_can_do_where_it_comes_from_and_how_its_process_is
     tab.sees("Agent not found")
 
 
-def test_an_agent_is_installed_with_its_progress_and_then_used(tab: Tab, shelf: Shelf, tmp_path: Path) -> None:
+def test_an_agent_is_installed_with_its_progress_and_then_used(tab: Tab, shelf: PackageServer, tmp_path: Path) -> None:
     agent = shelf.box()
     held = shelf.index.hold(shelf.tarball(agent))
     tab.open("new")
@@ -49,7 +49,7 @@ def test_an_agent_is_installed_with_its_progress_and_then_used(tab: Tab, shelf: 
     tab.until("location.pathname.startsWith('/ui/sessions/')")
 
 
-def test_an_install_that_fails_says_why_where_it_was_begun(tab: Tab, shelf: Shelf) -> None:
+def test_an_install_that_fails_says_why_where_it_was_begun(tab: Tab, shelf: PackageServer) -> None:
     agent = shelf.box("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
     tab.open(f"agents/{agent}")
     tab.click("Registry")

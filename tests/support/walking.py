@@ -43,8 +43,8 @@ from tests.fleet.gateway.conftest import until_joined
 from tests.support.call_stacks import CallStacks, End, Stack
 from tests.support.client import Client, Event, Stream, run
 from tests.support.nats import nats_server
+from tests.support.package_server import PackageServer, bare, installed
 from tests.support.running import Server
-from tests.support.shelf import Shelf, bare, installed
 
 GATEWAY = "gateway-prompt"
 """The one that needs a fleet, and so a NATS server."""
@@ -215,7 +215,7 @@ def at_server() -> Walked:
 def install() -> Walked:
     """A client has an agent installed."""
 
-    async def main(shelf: Shelf) -> None:
+    async def main(shelf: PackageServer) -> None:
         client = bare(shelf.server)
         async with client.http:
             await installed(client, shelf.box())
@@ -223,7 +223,7 @@ def install() -> Walked:
     with (
         watched() as stacks,
         tempfile.TemporaryDirectory() as directory,
-        Shelf(Path(directory) / "shelf", anew=True, environment=stacks.environment) as shelf,
+        PackageServer(Path(directory) / "shelf", anew=True, environment=stacks.environment) as shelf,
     ):
         begun = stacks.count()
         run(main(shelf))

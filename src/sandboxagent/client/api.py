@@ -358,13 +358,13 @@ async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
         try:
             return await call()
         except ClientError as error:
-            if not is_passing(error) or clock() > until:
+            if not is_temporary(error) or clock() > until:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, MAX_RETRY_INTERVAL)
 
 
-def is_passing(error: ClientError) -> bool:
+def is_temporary(error: ClientError) -> bool:
     """Return whether a failure may be temporary."""
     match error:
         case ConnectionLost():

@@ -20,7 +20,7 @@ from sandboxagent.client.api import (
     FIRST_RETRY_INTERVAL,
     MAX_RETRY_INTERVAL,
     Api,
-    is_passing,
+    is_temporary,
     read_events,
     retry,
 )
@@ -148,7 +148,7 @@ class Transport:
 
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification. Raises the errors of `request`."""
-        await self.hand_in(self._written({"method": method, "params": params}))
+        await self.send_unanswered(self._written({"method": method, "params": params}))
 
     async def answer(self, id: RequestId, outcome: Object) -> None:
         """Answer an agent's request with a `result` or an `error`, and repeat this until the server has the answer.
@@ -166,7 +166,7 @@ class Transport:
     async def reply(self, id: RequestId, result: Object) -> None:
         """Answer an agent's request once. Raises ServerProblem if the request is settled or the answer does not fit."""
         body = self._written({"id": msgspec.json.decode(id.text), "result": result})
-        await self.hand_in(body, id.generation)
+        await self.send_unanswered(body, id.generation)
 
     # Unchanged envelopes: the hook `received` gets everything that arrives, including responses
 
@@ -206,7 +206,7 @@ class Transport:
         if reply.envelope is not None:
             await self._arrive(reply, generation)
 
-    async def hand_in(self, line: bytes, only_on: int | None = None, *, in_order: bool = False) -> None:
+    async def send_unanswered(self, line: bytes, only_on: int | None = None, *, in_order: bool = False) -> None:
         """Send an envelope that has no response, until the server has it. Raises the errors of `request`."""
         ack_id = secrets.token_urlsafe(16)
         await self._send(Outgoing(line, ack_id=ack_id, only_on=only_on, in_order=in_order), ack_id)
@@ -220,7 +220,7 @@ class Transport:
         pause = FIRST_RETRY_INTERVAL
         while True:
             try:
-                await self.hand_in(line, id.generation)
+                await self.send_unanswered(line, id.generation)
             except ServerProblem as problem:
                 if problem.slug not in _STILL_OPEN:
                     if problem.slug not in {*_LATE, WrongAnswer.slug}:
@@ -332,7 +332,7 @@ class Transport:
                 try:
                     await self._renew(generation)
                 except ClientError as error:
-                    if not is_passing(error):
+                    if not is_temporary(error):
                         raise
                     lost = error
                 else:
@@ -350,7 +350,7 @@ class Transport:
 
     def _may_pass(self, error: ClientError) -> bool:
         """Return whether a retry may help. A connection that was not opened here cannot be opened again."""
-        return is_passing(error) and (self._initialize is not None or not _is_unknown(error))
+        return is_temporary(error) and (self._initialize is not None or not _is_unknown(error))
 
     def _was_reached(self, lost: ClientError, lasted: float) -> bool:
         """Return whether the server was reachable although an attempt was cut off.
@@ -489,7 +489,7 @@ class Transport:
                 await self._renew(generation)
             except ClientError as failure:
                 error = failure
-        if is_passing(error):
+        if is_temporary(error):
             logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
         else:
             logger.warning("the stream is refused reason=%s", error)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.cli.chat.forms import FormField, Unfit, fields
+from sandboxagent.cli.chat.forms import FormField, InvalidInput, fields
 
 
 def field(schema: dict[str, Any], *, required: bool = False) -> FormField:
@@ -67,12 +67,12 @@ def test_a_text_means_what_its_field_wants(schema: dict[str, Any], typed: str, v
 def test_text_that_does_not_fit_its_field_is_refused_with_what_would(
     schema: dict[str, Any], typed: str, complaint: str
 ) -> None:
-    with pytest.raises(Unfit, match=complaint):
+    with pytest.raises(InvalidInput, match=complaint):
         field(schema).value(typed)
 
 
 def test_what_is_required_cannot_be_left_out() -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidInput):
         field({"type": "string"}, required=True).value("")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sandboxagent.cli.call import CLIENT
-from sandboxagent.cli.chat.blocks import Block, Note, Spoken, plain
+from sandboxagent.cli.chat.blocks import Block, Note, StreamedText, plain
 from sandboxagent.cli.chat.render import ASCII, Marks, Showing
 from sandboxagent.client import TurnEnded, TurnStarted
 from sandboxagent.client.updates import SessionItem, read_item
@@ -49,9 +49,9 @@ def lines(blocks: list[Block]) -> list[str]:
 def test_words_come_as_they_are_and_another_message_begins_anew() -> None:
     shown = showing()
 
-    assert shown.blocks(text("agent_message_chunk", "Hel")) == [Spoken("agent", "Hel", new=True)]
-    assert shown.blocks(text("agent_message_chunk", "lo")) == [Spoken("agent", "lo", new=False)]
-    assert shown.blocks(text("agent_message_chunk", "And", messageId="2")) == [Spoken("agent", "And", new=True)]
+    assert shown.blocks(text("agent_message_chunk", "Hel")) == [StreamedText("agent", "Hel", new=True)]
+    assert shown.blocks(text("agent_message_chunk", "lo")) == [StreamedText("agent", "lo", new=False)]
+    assert shown.blocks(text("agent_message_chunk", "And", messageId="2")) == [StreamedText("agent", "And", new=True)]
 
 
 def test_words_after_a_tool_call_are_another_message() -> None:
@@ -59,11 +59,11 @@ def test_words_after_a_tool_call_are_another_message() -> None:
     shown.blocks(text("agent_message_chunk", "before"))
     shown.blocks(call(title="Look", status="completed"))
 
-    assert shown.blocks(text("agent_message_chunk", "after")) == [Spoken("agent", "after", new=True)]
+    assert shown.blocks(text("agent_message_chunk", "after")) == [StreamedText("agent", "after", new=True)]
 
 
 def test_thoughts_are_told_from_words() -> None:
-    assert showing().blocks(text("agent_thought_chunk", "hm")) == [Spoken("thought", "hm", new=True)]
+    assert showing().blocks(text("agent_thought_chunk", "hm")) == [StreamedText("thought", "hm", new=True)]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,14 @@ def test_thoughts_are_told_from_words() -> None:
 def test_content_that_is_no_text_is_named(block: dict[str, Any], expected: str) -> None:
     [piece] = showing().blocks(update(sessionUpdate="agent_message_chunk", content=block))
 
-    assert isinstance(piece, Spoken)
+    assert isinstance(piece, StreamedText)
     assert piece.text == expected
 
 
 def test_a_prompt_has_a_mark_and_its_lines_stand_below_each_other() -> None:
-    assert showing().blocks(text("user_message_chunk", "one\ntwo")) == [Spoken("person", "❯ one\n  two", new=True)]
+    assert showing().blocks(text("user_message_chunk", "one\ntwo")) == [
+        StreamedText("person", "❯ one\n  two", new=True)
+    ]
 
 
 # --- tool calls -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sandboxagent.cli.chat.blocks import Note, Span, Spoken, note
+from sandboxagent.cli.chat.blocks import Note, Span, StreamedText, note
 from sandboxagent.cli.chat.screen import Screen
 from tests.support.emulator import Emulator
 
@@ -59,8 +59,8 @@ def screen(terminal: Stream) -> Screen:
     return Screen(terminal, terminal)
 
 
-def words(*texts: str) -> list[Spoken]:
-    return [Spoken("agent", text, new=not index) for index, text in enumerate(texts)]
+def words(*texts: str) -> list[StreamedText]:
+    return [StreamedText("agent", text, new=not index) for index, text in enumerate(texts)]
 
 
 def line(text: str, key: str | None = None, brief: str | None = None) -> Note:
@@ -71,7 +71,9 @@ def line(text: str, key: str | None = None, brief: str | None = None) -> Note:
 
 
 def test_blocks_are_apart_and_lines_of_one_kind_together(screen: Screen, terminal: Stream) -> None:
-    screen.show([*words("Hello, ", "world."), line("one"), line("two"), Spoken("thought", "hm"), *words("Bye.\n\n")])
+    screen.show(
+        [*words("Hello, ", "world."), line("one"), line("two"), StreamedText("thought", "hm"), *words("Bye.\n\n")]
+    )
     screen.show([line("three")])
     screen.finish()
 
@@ -118,7 +120,7 @@ def test_a_block_is_seen_as_it_comes_and_drawn_when_it_is_complete(screen: Scree
     screen.show(words("Some *wo", "rds* in", " a paragraph that takes more than one row\n"))
     assert terminal.seen == ["Some *words* in a paragraph that takes m", "ore than one row"]
 
-    screen.show([Spoken("agent", "\n```python\nx = 1\n```\n\n- one\n- two")])
+    screen.show([StreamedText("agent", "\n```python\nx = 1\n```\n\n- one\n- two")])
     assert terminal.seen[:4] == ["Some words in a paragraph that takes", "more than one row", "", "  x = 1"]
     screen.finish()
 
@@ -158,7 +160,7 @@ def test_what_may_still_change_is_live_above_what_is_typed(screen: Screen, termi
 
     assert terminal.seen == ["something happens"]
     assert screen.live == "one \x1b[3mtwo\x1b[0m thr"
-    screen.show([Spoken("agent", "ee\n\nnext")])
+    screen.show([StreamedText("agent", "ee\n\nnext")])
     assert terminal.seen == ["something happens", "", "one two three"]
     assert screen.live == "next"
     screen.end_lines()
@@ -202,7 +204,7 @@ def test_typed_line_becomes_part_of_the_transcript(screen: Screen, terminal: Str
 def test_quiet_is_words_alone(terminal: Stream) -> None:
     screen = Screen(terminal, terminal, quiet=True)
     screen.status("starting …")
-    screen.show([line("a note"), Spoken("thought", "hm"), *words("Hello.")])
+    screen.show([line("a note"), StreamedText("thought", "hm"), *words("Hello.")])
     screen.tell(note("asked"))
 
     assert terminal.seen == ["Hello.", "", "asked"]
@@ -218,14 +220,14 @@ def test_words_of_an_agent_do_a_terminal_no_harm(screen: Screen, terminal: Strea
 
 
 def test_thoughts_are_dim_and_words_as_they_are(screen: Screen, terminal: Stream) -> None:
-    screen.show([Spoken("thought", "hm"), *words("plain")])
+    screen.show([StreamedText("thought", "hm"), *words("plain")])
 
     assert terminal.getvalue() == "\x1b[2mhm\x1b[0m\n\nplain"
 
 
 def test_no_colours_for_who_does_not_want_them(terminal: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    Screen(terminal, terminal).show([Spoken("thought", "hm"), Note([[Span("x", "red")]])])
+    Screen(terminal, terminal).show([StreamedText("thought", "hm"), Note([[Span("x", "red")]])])
 
     assert "\x1b" not in terminal.getvalue()
 
@@ -248,7 +250,7 @@ def test_a_dumb_terminal_gets_no_sequences(terminal: Stream, monkeypatch: pytest
 def test_only_words_go_to_stdout_when_that_is_a_pipe() -> None:
     stdout, stderr = Stream(terminal=False), Stream(terminal=False)
     screen = Screen(stdout, stderr)
-    screen.show([*words("One."), line("✔ look"), Spoken("thought", "hm"), *words("Two.")])
+    screen.show([*words("One."), line("✔ look"), StreamedText("thought", "hm"), *words("Two.")])
     screen.finish()
 
     assert stdout.getvalue() == "One.\n\nTwo.\n"
@@ -259,7 +261,7 @@ def test_words_in_a_pipe_are_as_the_agent_has_them() -> None:
     stdout, stderr = Stream(terminal=False), Stream(terminal=False)
     screen = Screen(stdout, stderr)
     screen.show(words("\n  indented\r\n", "\x1b[1mlast line\n"))
-    screen.show([Spoken("thought", "\x1b[1m")])
+    screen.show([StreamedText("thought", "\x1b[1m")])
     screen.finish()
 
     assert stdout.getvalue() == "\n  indented\r\n\x1b[1mlast line\n"

@@ -8,7 +8,7 @@ import pytest
 
 from sandboxagent.client import ServerProblem
 from sandboxagent.client.sync import SandboxAgent as SyncSandboxAgent
-from tests.cli.calling import Calling
+from tests.cli.cli_call import CliCall
 from tests.cli.place import Place
 from tests.fleet.gateway.conftest import Fleet
 from tests.sdk_typescript.node import SDK, build, node
@@ -103,7 +103,7 @@ def test_typescript_sdk_names_the_node(fleet: Fleet) -> None:
 
 
 def test_command_line_names_the_node(fleet: Fleet, tmp_path: Path) -> None:
-    call = Calling(Place(tmp_path), fleet.gateways[0])
+    call = CliCall(Place(tmp_path), fleet.gateways[0])
     for place, name in enumerate(NAMES):
         assert call.well("fs", "cat", "which", "--node", name).out == name
         assert "which" in call.well("fs", "ls", "--node", name).lines
@@ -117,5 +117,5 @@ def test_command_line_names_the_node(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_a_run_leaves_the_choice_to_the_gateway(fleet: Fleet, tmp_path: Path) -> None:
-    call = Calling(Place(tmp_path), fleet.gateways[1])
+    call = CliCall(Place(tmp_path), fleet.gateways[1])
     assert call.well("run", "mock", "hello", "--cwd", "/").out

@@ -45,7 +45,7 @@ Line: TypeAlias = Sequence[Span]
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class StreamedText:
     """A piece of text as it streams in: of the agent, of its thoughts, or of a person."""
 
     who: Literal["agent", "thought", "person"]
@@ -67,7 +67,7 @@ class Note:
     brief: Sequence[Line] | None = None
 
 
-Block: TypeAlias = Spoken | Note
+Block: TypeAlias = StreamedText | Note
 
 
 def note(text: str, style: str = "", mark: Span | None = None) -> Note:

@@ -190,7 +190,7 @@ class Conversation:
 
     # Watching
 
-    async def watch(self, *, revive: bool = False) -> SessionEnded | None:
+    async def watch(self, *, resume: bool = False) -> SessionEnded | None:
         """Show the session until it ends, and return its end.
 
         With `revive`, or if the server was stopped, it goes on after an end from which a prompt resumes the session.
@@ -198,7 +198,7 @@ class Conversation:
         async for item in self._updates:
             await self._live(item)
             if isinstance(item, SessionEnded):
-                comes_back = (revive or item.terminated_by == SERVER) and item.reason not in FINAL
+                comes_back = (resume or item.terminated_by == SERVER) and item.reason not in FINAL
                 if not comes_back or not (await self._session.info()).resumable:
                     return item
                 self._say("the next prompt resumes the session")

@@ -11,7 +11,7 @@ from sandboxagent.protocol.envelope import Object, list_at, object_at, objects_a
 _YES, _NO = ("y", "yes", "true"), ("n", "no", "false")
 
 
-class Unfit(ValueError):
+class InvalidInput(ValueError):
     """A typed text that is invalid for its field. The message says which text is valid."""
 
 
@@ -51,7 +51,7 @@ class FormField:
         """Parse a typed text; None when it is empty and the field is optional. Raises Unfit."""
         if not typed:
             if self.required:
-                raise Unfit("this one is required")
+                raise InvalidInput("this one is required")
             return None
         if self.kind == "array":
             return self._several(typed)
@@ -60,7 +60,7 @@ class FormField:
         match self.kind:
             case "boolean":
                 if typed.lower() not in (*_YES, *_NO):
-                    raise Unfit("y or n")
+                    raise InvalidInput("y or n")
                 return typed.lower() in _YES
             case "number" | "integer":
                 return self._number(typed)
@@ -72,7 +72,7 @@ class FormField:
             return self.choices[int(typed) - 1][0]
         named = [value for value, label in self.choices if typed in (value, label)]
         if not named:
-            raise Unfit(f"a number from 1 to {len(self.choices)}")
+            raise InvalidInput(f"a number from 1 to {len(self.choices)}")
         return named[0]
 
     def _several(self, typed: str) -> list[object]:
@@ -83,18 +83,18 @@ class FormField:
         try:
             number = int(typed) if self.kind == "integer" or typed.lstrip("+-").isdecimal() else float(typed)
         except ValueError:
-            raise Unfit(self.hint) from None
+            raise InvalidInput(self.hint) from None
         least, most = self.limits.get("minimum"), self.limits.get("maximum")
         if (isinstance(least, int | float) and number < least) or (isinstance(most, int | float) and number > most):
-            raise Unfit(self.hint)
+            raise InvalidInput(self.hint)
         return number
 
     def _text(self, typed: str) -> str:
         least, most = self.limits.get("minLength"), self.limits.get("maxLength")
         if isinstance(least, int) and len(typed) < least:
-            raise Unfit(f"at least {least} characters")
+            raise InvalidInput(f"at least {least} characters")
         if isinstance(most, int) and len(typed) > most:
-            raise Unfit(f"at most {most} characters")
+            raise InvalidInput(f"at most {most} characters")
         return typed
 
 

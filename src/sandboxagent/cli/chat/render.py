@@ -14,7 +14,7 @@ from sandboxagent.cli.chat.blocks import (
     Note,
     ShownCall,
     Span,
-    Spoken,
+    StreamedText,
     WorkDone,
     content,
     count_changes,
@@ -168,9 +168,9 @@ class Showing:
         match item:
             case AgentMessageChunk():
                 self.said = (self.said + text)[-MAX_SAID:]
-                return [Spoken("agent", text, new)] if text else []
+                return [StreamedText("agent", text, new)] if text else []
             case AgentThoughtChunk():
-                return [Spoken("thought", text, new)] if text else []
+                return [StreamedText("thought", text, new)] if text else []
             case UserMessageChunk():
                 return [self._prompt(item.content, new=new)]
 
@@ -179,10 +179,10 @@ class Showing:
         self._message = None
         return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
 
-    def _prompt(self, block: ContentBlock, *, new: bool) -> Spoken:
+    def _prompt(self, block: ContentBlock, *, new: bool) -> StreamedText:
         # Content other than text gets a line of its own.
         before = f"{self._marks.person} " if new else "" if isinstance(block, TextContentBlock) else "\n"
-        return Spoken("person", (before + content(block)).replace("\n", "\n  "), new)
+        return StreamedText("person", (before + content(block)).replace("\n", "\n  "), new)
 
     # Tool calls and plans
 

@@ -23,7 +23,7 @@ from sandboxagent.cli.chat.blocks import (
     visible,
     wrap_line,
 )
-from sandboxagent.cli.chat.forms import FormField, Unfit, fields
+from sandboxagent.cli.chat.forms import FormField, InvalidInput, fields
 from sandboxagent.cli.chat.input import Keyboard
 from sandboxagent.cli.chat.menu import MAX_ROWS, Menu
 from sandboxagent.cli.chat.render import ASCII, Marks, Showing, call_key
@@ -256,7 +256,7 @@ class TerminalAsking:
                 return default
             try:
                 return field.value(typed)
-            except Unfit as unfit:
+            except InvalidInput as unfit:
                 self._say(str(unfit))
 
     async def _taken(self, reply: Awaitable[None]) -> bool:

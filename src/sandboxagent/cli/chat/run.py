@@ -393,7 +393,7 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
         return conversation.busy
 
     interrupts.on = interrupted
-    watching = asyncio.create_task(conversation.watch(revive=True))
+    watching = asyncio.create_task(conversation.watch(resume=True))
     talking = asyncio.create_task(conversation.talk())
     try:
         await asyncio.wait([watching, talking], return_when=asyncio.FIRST_COMPLETED)
@@ -491,7 +491,7 @@ async def _watch_session(
         if not (info.resumable and seen.screen.stream.isatty()):
             return 0
     interrupts.on = lambda number: number is signal.SIGINT and seen.terminal is not None and seen.terminal.interrupted()
-    watching = asyncio.create_task(conversation.watch(revive=seen.screen.stream.isatty()))
+    watching = asyncio.create_task(conversation.watch(resume=seen.screen.stream.isatty()))
     tasks: list[asyncio.Task[SessionEnded | None] | asyncio.Task[None]] = [watching]
     if talks:
         tasks.append(asyncio.create_task(conversation.talk()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
 
 from rich.cells import cell_len
 
-from sandboxagent.cli.chat.blocks import Block, Line, Note, Span, Spoken, cut, spoken
+from sandboxagent.cli.chat.blocks import Block, Line, Note, Span, StreamedText, cut, spoken
 from sandboxagent.cli.output import is_drawn
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _markdown_type() -> "type[Markdown]":
             theme = self.theme
             yield Syntax(code, self.lexer_name, theme=theme, word_wrap=True, padding=(0, 2), background_color="default")
 
-    class Spoken(Markdown):
+    class StreamedMarkdown(Markdown):
         elements: ClassVar = {
             **Markdown.elements,
             "heading_open": LeftHeading,
@@ -117,7 +117,7 @@ def _markdown_type() -> "type[Markdown]":
             "code_block": PlainCode,
         }
 
-    return Spoken
+    return StreamedMarkdown
 
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -180,7 +180,7 @@ class _Output:
     def at_start(self) -> bool:
         return self._newlines > 0
 
-    def speech(self, piece: Spoken) -> str:
+    def speech(self, piece: StreamedText) -> str:
         """Return the text to write for a piece of speech."""
         begins = piece.new or self._block != piece.who
         before = self.begin(piece.who) if begins else ""
@@ -252,7 +252,7 @@ class _Output:
         return "\n" * missing
 
 
-class Below(Protocol):
+class InputLine(Protocol):
     """The input line below all other text."""
 
     def print_above(self, text: str) -> None:
@@ -271,12 +271,12 @@ class Screen:
         self._quiet = quiet
         self._words = _Output(words, spaced=True)
         self._notes = self._words if notes is words else _Output(notes, spaced=notes.isatty())
-        self._below: Below | None = None
+        self._below: InputLine | None = None
         self._status = ""
         """The text that says what the program waits for."""
         self._block = ""
         """Text of the last speaker that may still change, because more of its block may come."""
-        self._speaker: Spoken | None = None
+        self._speaker: StreamedText | None = None
         """The last piece of that text, with its speaker."""
         self._shown = ""
         """The part of that text on the screen, which is erased before it is written again."""
@@ -299,7 +299,7 @@ class Screen:
     def show(self, blocks: Iterable[Block]) -> None:
         """Write blocks. With `quiet`, write only the agent's text."""
         for piece in blocks:
-            if isinstance(piece, Spoken):
+            if isinstance(piece, StreamedText):
                 if piece.who == "agent" or not self._quiet:
                     self._speech(piece)
             elif not self._quiet:
@@ -359,7 +359,7 @@ class Screen:
         """Whether there should be a gap between the text and the input line."""
         return bool(self._block.strip()) or self._notes.is_after_words
 
-    def put_below(self, below: Below) -> None:
+    def put_below(self, below: InputLine) -> None:
         """Put an input line below the text."""
         self.end_lines()
         self._below = below
@@ -403,7 +403,7 @@ class Screen:
         else:
             self._put(self._notes, self._notes.note(note, in_place=False))
 
-    def _speech(self, piece: Spoken) -> None:
+    def _speech(self, piece: StreamedText) -> None:
         output = self._words if piece.who == "agent" else self._notes
         self._uncover()
         if piece.new or self._speaker is None or self._speaker.who != piece.who:
@@ -433,7 +433,7 @@ class Screen:
             self._put(output, paint(output.wrote(rest[len(self._shown) :]), _SPEECH[piece.who], output.stream))
             self._shown = rest
 
-    def _parts(self, text: str, piece: Spoken) -> tuple[list[str], str]:
+    def _parts(self, text: str, piece: StreamedText) -> tuple[list[str], str]:
         """Split a text into parts that are final, with their line ends, and the rest."""
         if piece.who == "agent" and is_drawn(self._words.stream):
             whole, rest = split_blocks(text)
@@ -443,7 +443,7 @@ class Screen:
         whole, newline, rest = text.rpartition("\n")
         return ([whole + newline] if newline else []), rest
 
-    def _drawn(self, block: str, piece: Spoken, output: _Output) -> str:
+    def _drawn(self, block: str, piece: StreamedText, output: _Output) -> str:
         if piece.who == "agent" and is_drawn(output.stream):
             ends = len(block) - len(block.rstrip("\n"))
             return render(block, width_of(output.stream) - 1) + "\n" * ends

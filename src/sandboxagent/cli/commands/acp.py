@@ -65,7 +65,7 @@ EXAMPLES = """\
       open this session when the editor asks for a new one
 """
 RECONNECT_TIMEOUT = 300.0
-"""Seconds after which the bridge gives up on a server that it cannot reach."""
+"""Seconds after which the adapter gives up on a server that it cannot reach."""
 CLOSE_TIMEOUT = 5.0
 """Seconds for the editor's last messages to reach the server."""
 _OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
@@ -90,10 +90,10 @@ def _run(arguments: ParsedArguments) -> int:
     from sandboxagent.core.discovery import USUAL_SERVER, find_server
 
     server = find_server(arguments.values, os.environ, complain) or USUAL_SERVER
-    # The bridge reports failures itself, so log reports are kept from stderr.
+    # The adapter reports failures itself, so log reports are kept from stderr.
     logging.getLogger("sandboxagent.client").addHandler(logging.NullHandler())
     try:
-        asyncio.run(_bridge(server, arguments.word("agent"), arguments.word("session")))
+        asyncio.run(_adapt(server, arguments.word("agent"), arguments.word("session")))
     except ClientError as failure:
         tell(failure)
         return EXIT_FAILED
@@ -109,7 +109,7 @@ class UnansweredRequest(NamedTuple):
     method: str
     session_id: str | None
     is_renamed: bool
-    """Whether the editor asked for a new session, and the bridge sent a request for the given session instead."""
+    """Whether the editor asked for a new session, and the adapter sent a request for the given session instead."""
 
 
 @dataclass(slots=True, eq=False)
@@ -225,7 +225,7 @@ def _name(id: bytes, generation: int) -> bytes:
 # --- stdin and stdout -------------------------------------------------------------------------------------------------
 
 
-async def _bridge(server: "ServerAddress", agent: str | None, session: str | None) -> None:
+async def _adapt(server: "ServerAddress", agent: str | None, session: str | None) -> None:
     from sandboxagent.client.api import Api
 
     base, _, named = server.url.partition("/acp")
@@ -233,13 +233,13 @@ async def _bridge(server: "ServerAddress", agent: str | None, session: str | Non
     try:
         # Report a server that cannot be reached, or that refuses the token, before the editor sends anything.
         await api.request("GET", "/v1/health")
-        await StdioBridge(api, agent or named.strip("/") or None, session).run()
+        await StdioAdapter(api, agent or named.strip("/") or None, session).run()
     finally:
         await api.close()
 
 
-class StdioBridge:
-    """A bridge between stdio and a connection to a server."""
+class StdioAdapter:
+    """An adapter between stdio and a connection to a server."""
 
     def __init__(self, api: "Api", agent: str | None, session: str | None) -> None:
         import asyncio
@@ -256,7 +256,7 @@ class StdioBridge:
         """Deliveries under way: requests until their response, and others until the server has accepted them."""
         self._reading: asyncio.Task[None]
         self._failure: Exception | None = None
-        """The error that ended the bridge."""
+        """The error that ended the adapter."""
 
     async def run(self) -> None:
         """Pass envelopes on in both directions until stdin ends. Raises ClientError, and OSError of stdout."""
@@ -334,7 +334,7 @@ class StdioBridge:
 
     async def _notify(self, line: bytes) -> None:
         try:
-            await self._transport.hand_in(line, in_order=True)
+            await self._transport.send_unanswered(line, in_order=True)
         except ClientError as error:
             complain(f"a notification was not delivered: {error}")
 
@@ -359,9 +359,9 @@ class StdioBridge:
             self._fail(error)
 
     def _interrupted(self, why: ClientError | None, away: float) -> None:
-        from sandboxagent.client.api import is_passing
+        from sandboxagent.client.api import is_temporary
 
-        if why is not None and not is_passing(why):
+        if why is not None and not is_temporary(why):
             self._fail(why)
         elif away > RECONNECT_TIMEOUT:
             self._fail(ClientError(f"the server cannot be reached: {why or 'it ends each stream'}"))
@@ -370,14 +370,14 @@ class StdioBridge:
 
     async def _catch_up(self, call: "Call") -> None:
         """Attach a new connection to the editor's sessions, and print the events that their logs have since the old."""
-        from sandboxagent.client.api import is_passing
+        from sandboxagent.client.api import is_temporary
 
         complain("the server was restarted; continuing from the log")
         for session_id in list(self._ledger.sessions):
             try:
                 await self._show_missed(call, session_id)
             except ClientError as error:
-                if is_passing(error):
+                if is_temporary(error):
                     raise
                 complain(f"cannot continue session {session_id}: {error}")
         for line in self._ledger.renew():
@@ -406,7 +406,7 @@ class StdioBridge:
         sessions[session_id] = position
 
     def _fail(self, error: Exception) -> None:
-        """End the bridge with an error."""
+        """End the adapter with an error."""
         self._failure = self._failure or error
         self._reading.cancel()
 

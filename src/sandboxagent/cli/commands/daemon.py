@@ -201,7 +201,7 @@ def _restart(arguments: ParsedArguments) -> int:
     running = find(which)
     if running is None:
         return _start(arguments)
-    again, environ = _as_before(running)
+    again, environ = _read_start_options(running)
     settings = settings_of(again, environ)  # Find mistakes while the old server still runs.
     _check_files(settings)
     flags, environ = forward(again, environ)
@@ -212,7 +212,7 @@ def _restart(arguments: ParsedArguments) -> int:
     return _present(arguments, running, "restarted")
 
 
-def _as_before(running: RunningServer) -> tuple[ParsedArguments, dict[str, str]]:
+def _read_start_options(running: RunningServer) -> tuple[ParsedArguments, dict[str, str]]:
     """Return the flags and environment to start this server again. Raises ServerFailed."""
     from sandboxagent.cli.commands.server import server_command
 

@@ -81,10 +81,10 @@ async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, ask
 
     children = ProcessTrees(token_hex(16))
     starter = open_starter(settings, children, catalog.environ)
-    provision = InstallOnUse(catalog, open_installer(settings, children, catalog, starter), may_install=False)
+    install_on_use = InstallOnUse(catalog, open_installer(settings, children, catalog, starter), may_install=False)
     path = settings.data_dir / FILE
     timeout = settings.request_timeout
-    offers = AgentCapabilities(catalog, starter, provision, catalog.environ, path, timeout, Pool("offers", 1))
+    offers = AgentCapabilities(catalog, starter, install_on_use, catalog.environ, path, timeout, Pool("offers", 1))
     try:
         return await offers.ask(agent) if asking else offers.find(agent)
     finally:

@@ -41,7 +41,7 @@ class Ran:
         return [json.loads(line) for line in self.raw.split(b"\n") if line]
 
 
-class Calling:
+class CliCall:
     """Runs commands against one server."""
 
     def __init__(self, place: Place, server: Server) -> None:

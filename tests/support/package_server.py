@@ -19,7 +19,7 @@ from tests.support.sse import Frame, parse
 _numbers = count(1)
 
 
-class Shelf:
+class PackageServer:
     """What can be installed by one server. Each test puts agents of its own there."""
 
     def __init__(self, directory: Path, *flags: str, **more: Any) -> None:
@@ -30,7 +30,7 @@ class Shelf:
         self._more = more
         self.server: Server
 
-    def __enter__(self) -> "Shelf":
+    def __enter__(self) -> "PackageServer":
         self.index.__enter__()
         self.directory.mkdir(exist_ok=True)
         self._write()
