@@ -5,6 +5,7 @@ at, and that the commands in them are ones that the program understands.
 """
 
 import asyncio
+import json
 import os
 import re
 import shlex
@@ -203,3 +204,42 @@ def nginx(server: Server, directory: Path) -> Generator[str]:
 def _listens(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+# --- operating it -----------------------------------------------------------------------------------------------------
+
+
+def test_every_flag_that_the_page_names_is_one_that_there_is() -> None:
+    prose = re.sub(r"^```.*?^```$", "", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`(--[a-z][a-z-]*)", prose))
+    known = set(re.findall(r"--[a-z][a-z-]*", (DOCS / "reference" / "cli.md").read_text()))
+
+    assert len(named) > 15
+    assert sorted(named - known - {"--enable-optimizations"}) == []
+
+
+def test_a_server_tells_what_the_page_says_can_be_monitored() -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with (
+        Server("--log-format", "json") as server,
+        httpx.Client(base_url=server.url, headers=headers, timeout=BOUND) as http,
+    ):
+        run(_one_session(server))
+        health = http.get("/v1/health").json()
+        (agent,) = [each for each in http.get("/v1/agents").json()["agents"] if each["id"] == "mock"]
+        (session,) = http.get("/v1/sessions").json()["sessions"]
+        stderr = http.get("/v1/agents/mock/stderr")
+        reports = [json.loads(line) for line in server.stderr.splitlines() if line.startswith("{")]
+
+    assert health["status"] == "ok"
+    assert {"agent": "mock", "installed": True, "running": True} in health["agents"]
+    assert agent["serverStatus"]["restartCount"] == 0
+    assert (session["running"], session["pending"]) == (False, 0)
+    assert {"tokens", "cost"} <= set(session["activity"])
+    assert stderr.status_code == 200
+    assert {"debug", "info", "warning", "error"} >= {report["level"] for report in reports} != set()
+
+
+async def _one_session(server: Server) -> None:
+    async with Client(server, "mock") as client:
+        await client.result("session/new", {"cwd": "/", "mcpServers": []})

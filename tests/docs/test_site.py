@@ -1,5 +1,6 @@
 """The site of the docs: all pages are on it, every link leads somewhere, and nothing is loaded from another host."""
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -13,6 +14,13 @@ from tools.site import HERE, build, lay_out, page_of, place_of
 
 CONFIGURATION = tomllib.loads((HERE / "zensical.toml").read_text())["project"]
 LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']([^"']+)|<link\b[^>]*\bhref=["']([^"']+)""")
+LIMITS = "what-this-is-not.html"
+SEARCHED = [
+    *("TLS", "HTTPS", "Windows", "macOS", "Alpine", "Prometheus", "OpenTelemetry", "metrics", "webhooks", "cron"),
+    *("accounts", "roles", "tenants", "quotas", "spending limit", "rate limit", "undo", "worktree", "snapshots"),
+    *("pull requests", "high availability", "encrypt", "shell", "scheduler", "1.0"),
+]
+"""What people look for, and do not find here."""
 pytestmark = pytest.mark.xdist_group("the site")  # It is built once.
 
 
@@ -75,6 +83,15 @@ def test_search_knows_the_guides(site: Path) -> None:
 
     assert "guides/showing-a-session.html" in index
     assert "examples/python/chat.py.html" in index
+
+
+def test_who_searches_for_what_is_not_there_finds_the_page_that_says_so(site: Path) -> None:
+    index = json.loads((site / "search.js").read_text().partition("=")[2].strip().rstrip(";"))
+    said = [each["title"] + " " + each["text"] for each in index["items"] if each["location"].startswith(LIMITS)]
+    text = " ".join(said).lower()
+
+    assert said
+    assert [word for word in SEARCHED if word.lower() not in text] == []
 
 
 def test_a_program_that_a_page_links_to_is_shown(site: Path) -> None:
