@@ -39,10 +39,10 @@ warning.
 _RULES = """
 ## The token
 
-Clients send it as `Authorization: Bearer <token>`. Without `--token` and `--token-file` one is generated at the
-first start and kept in the data directory. It consists of printable ASCII characters without spaces; around the content
-of a token file, spaces and line ends are ignored. `--no-token` together with a token is an error. `--no-token` on an address that other machines can reach is an
-error, too, unless you also give `--insecure`.
+Clients send it as `Authorization: Bearer <token>`. Without `--token` and `--token-file` one is generated at the first
+start and kept in the data directory. It consists of printable ASCII characters without spaces; around the content of a
+token file, spaces and line ends are ignored. `--no-token` together with a token is an error. `--no-token` on an address
+that other machines can reach is an error, too, unless you also give `--insecure`.
 
 ## agents.toml
 
