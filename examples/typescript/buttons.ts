@@ -1,12 +1,12 @@
 /**
  * Keeps an agent's requests as buttons in a database: another process shows them after a restart, and presses one.
  *
- * usage: sandbox-agent server --token secret        in another terminal; then
- *        node examples/typescript/buttons.ts ask [agent] [prompt ...]
+ * usage: node examples/typescript/buttons.ts ask [agent] [prompt ...]
  *        node examples/typescript/buttons.ts show
  *        node examples/typescript/buttons.ts press <request> <option>
  *
- * The server's address and token are those in SANDBOX_AGENT_URL and SANDBOX_AGENT_TOKEN. The database is buttons.json.
+ * Needs a server: `sandbox-agent server --token secret` in another terminal, or the one that SANDBOX_AGENT_URL and
+ * SANDBOX_AGENT_TOKEN name. The database is buttons.json.
  */
 
 import { existsSync, readFileSync, writeFileSync } from "node:fs";

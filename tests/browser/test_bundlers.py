@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import shutil
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -106,3 +107,54 @@ def test_a_bundled_page_that_starts_a_server_is_told_to_connect(bundled: Page) -
 
     assert failure["slug"] == "invalid-call"
     assert failure["message"] == "start() needs Node: in a browser, connect() to a server that runs elsewhere"
+
+
+@pytest.fixture(scope="module")
+def react_page(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Generator[Page]:
+    """A page that shows sessions with the hooks for React, and a client of a server."""
+    build()
+    folder = tmp_path_factory.mktemp("react")
+    modules = folder / "node_modules"
+    shutil.copytree(SDK / "dist", modules / "sandboxagent" / "dist")
+    shutil.copy(SDK / "package.json", modules / "sandboxagent")
+    for name in ("react", "react-dom", "scheduler"):
+        (modules / name).symlink_to(BUNDLERS / "node_modules" / name)
+    (folder / "package.json").write_text('{"type": "module"}')
+    (folder / "index.js").write_text((HERE / "pages" / "react.js").read_text())
+    bundle("esbuild", folder, folder / "out")
+    (folder / "out" / "index.html").write_text('<!doctype html><script type="module" src="index.js"></script>')
+    with (
+        site({"/": folder / "out"}) as origin,
+        Server("--cors-origin", origin) as server,
+        context.page(origin, "window.sdk") as page,
+    ):
+        connect(page, server)
+        yield page
+
+
+def test_hooks_follow_a_session_and_list_what_is_open(react_page: Page) -> None:
+    react_page.run(
+        """
+        window.session = await client.sessions.create({ cwd });
+        session.prompt(JSON.stringify(steps)).then(undefined, () => undefined);
+        show(client, session.id);
+        """,
+        steps=[["ask", PERMISSION, permission()], ["wait_answer"], ["say", "hello"]],
+    )
+    react_page.until("shown.status === 'live' && shown.pending.length === 1 && shown.sessions === 1")
+    react_page.run("await client.rejectPermission(shown.pending[0]);")
+
+    react_page.until("shown.items.includes('text') && shown.pending.length === 0")
+
+
+def test_hooks_say_that_a_session_is_unknown_or_was_deleted(react_page: Page) -> None:
+    react_page.run("show(client, 'nothing-of-that-name');")
+    react_page.until("shown.status === 'failed' && shown.slug === 'session-not-found'")
+
+    react_page.run("""
+        window.session = await client.sessions.create({ cwd });
+        show(client, session.id);
+    """)
+    react_page.until("shown.status === 'live'")
+    react_page.run("await client.sessions.delete(session.id);")
+    react_page.until("shown.status === 'ended'")

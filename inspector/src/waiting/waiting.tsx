@@ -108,9 +108,14 @@ function useNews(view: SessionView, mine: ReadonlySet<string>): readonly { key: 
   const [news, setNews] = useState<readonly { key: string; words: ReactNode }[]>([]);
   useEffect(() => {
     const gone = before.current.filter(({ key }) => !view.pending.some((each) => each.key === key));
-    before.current = view.pending;
+    // An answer comes a moment before the decision that says whose it is.
+    const isUnsaid = (asked: RequestItem): boolean => {
+      const decision = settledIn(view, asked)?.decision;
+      return decision?.outcome === "answered" && decision.by === undefined;
+    };
+    before.current = [...view.pending, ...gone.filter(isUnsaid)];
     const settled = gone.flatMap((asked) => {
-      const found = settledIn(view, asked);
+      const found = isUnsaid(asked) ? undefined : settledIn(view, asked);
       return found?.decision && !mine.has(asked.key) ? [{ key: asked.key, words: wordsOf(found) }] : [];
     });
     if (settled.length === 0) return;

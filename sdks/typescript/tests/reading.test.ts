@@ -67,6 +67,24 @@ describe("reading a session", () => {
     assert.ok(past.every(({ at }) => at && !Number.isNaN(Date.parse(at))));
   });
 
+  test("a request in the past that is still open has the id to answer it by", BOUNDED, async () => {
+    await made();
+    const turn = session.prompt(program(["ask", "session/request_permission", PERMISSION], ["wait_answer"]));
+    await eventually(async () => (await session.pending()).length === 1, "the request");
+    const [pending] = await session.pending();
+
+    const following = session.follow();
+    const seen = await firstLive(following);
+
+    const opened = seen.flatMap(({ item }) => (item.sessionUpdate === "request" ? [item.request] : []));
+    assert.deepEqual(opened.map(({ id }) => id), [pending!.id]);
+    assert.deepEqual(following.view.pending.map(({ requestId }) => requestId), [pending!.id]);
+    assert.equal(following.view.status, "waiting");
+    await within(client.rejectPermission(opened[0]!.id));
+    await turn;
+    await following.return();
+  });
+
   test("a range of the past begins and ends where it says", BOUNDED, async () => {
     await made();
     await session.prompt("one");
