@@ -3,6 +3,7 @@
 import argparse
 import resource
 import signal
+import subprocess
 import sys
 from types import FrameType
 
@@ -16,7 +17,7 @@ import growth
 import machine
 import sdk
 import soak
-from build import HERE, Tools, Unavailable, check_out, compile_tools, install_peer
+from build import HERE, ROOT, Tools, Unavailable, check_out, compile_tools, install_peer
 from report import Outcome, Report, table
 from scenarios import SCENARIOS, Run, Sample, Scenario
 from servers import Earlier, Failed, Ours, Peer, Program
@@ -25,6 +26,7 @@ ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
 ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
 GROWTH, FLOORS, INSPECTOR, FLEET = "growth", "floors", "inspector", "fleet"
+ISOLATION = "isolation"
 SESSIONS = 10_000
 """Number of sessions of a soak; a twentieth of it with `--quick`."""
 
@@ -34,6 +36,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _leave)
     _raise_descriptor_limit()
     facts, stamp = machine.describe(), machine.source_stamp()
+    if arguments.names == [ISOLATION]:
+        return _isolation(facts, write=arguments.write)
     try:
         tools = compile_tools()
         ours = Ours(tools.agent)
@@ -98,6 +102,12 @@ def main() -> int:
         RESULTS.write_text(browser.replaced(report.text(), browser.kept(RESULTS.read_text())))
         _say(f"written to {RESULTS}")
     return 0 if report.is_clean() else 1
+
+
+def _isolation(facts: list[str], *, write: bool) -> int:
+    """Measure real agents, which only the tests can run offline."""
+    flags = ["--write"] * write + [f"--fact={fact}" for fact in facts if not fact.startswith("peer")]
+    return subprocess.run([sys.executable, "-m", "tests.agents.isolation", *flags], cwd=ROOT, check=False).returncode
 
 
 def _soak(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
@@ -202,7 +212,7 @@ class Arguments(argparse.Namespace):
 
 def _arguments() -> Arguments:
     known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH, FLOORS, INSPECTOR]
-    known.append(FLEET)
+    known += [FLEET, ISOLATION]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -219,7 +229,7 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in (SOAK, FLAME, GROWTH, FLOORS, INSPECTOR, FLEET):
+    for name in (SOAK, FLAME, GROWTH, FLOORS, INSPECTOR, FLEET, ISOLATION):
         if name in arguments.names and arguments.names != [name]:
             parser.error(f"{name} runs by itself")
     return arguments

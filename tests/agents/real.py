@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -178,6 +179,21 @@ class RealAgent:
         return self._request("GET")["serverStatus"]["pid"]
 
     @property
+    def pids(self) -> list[int]:
+        """Its processes now: the one that sessions share, and those of single sessions."""
+        command = psutil.Process(self.pid).cmdline()
+        below = psutil.Process(self.server.process.pid).children(recursive=True)
+        return [each.pid for each in below if _command(each) == command]
+
+    def crash(self) -> list[int]:
+        """Kill all its processes; gives what they were and had started."""
+        pids = self.pids
+        family = [each for pid in pids for each in tree(pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        return family
+
+    @property
     def _pid_if_running(self) -> int | None:
         return (self._request("GET").get("serverStatus") or {}).get("pid")
 
@@ -276,14 +292,24 @@ def told_now(request: Request) -> str:
     return "\n".join(turn.text for turn in turns[max(earlier, default=-1) + 1 :])
 
 
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # It has just ended.
+        return []
+
+
 def tree(pid: int) -> list[int]:
     """A process and all that come from it."""
     return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 @contextmanager
-def running(recipe: Recipe) -> Generator[RealAgent]:
-    """The agent, installed, behind a new server; nothing of it may have tried to leave the machine."""
+def running(recipe: Recipe, *lines: str) -> Generator[RealAgent]:
+    """The agent, installed, behind a new server, with more lines of its agents.toml.
+
+    Nothing of it may have tried to leave the machine.
+    """
     with ModelServer() as model:
         server = Server(environment=hidden(recipe))
         home, registry = server.directory / "home", server.directory / "registry.json"
@@ -293,7 +319,7 @@ def running(recipe: Recipe) -> Generator[RealAgent]:
         server.flags = ("--agents-dir", str(INSTALLED), "--acp-registry-url", str(registry))
         variables = {**isolated(home, model.url), **recipe.environment(home, model.url)}
         inline = ", ".join(f"{name} = {json.dumps(value)}" for name, value in variables.items())
-        server.agents[recipe.agent] = f"env = {{ {inline} }}"
+        server.agents[recipe.agent] = "\n".join((f"env = {{ {inline} }}", *lines))
         with server:
             agent = RealAgent(recipe, server, model)
             agent.install()

@@ -1,8 +1,6 @@
 """Every real agent: its process dies, or the server ends, and what becomes of sessions."""
 
 import asyncio
-import os
-import signal
 
 import pytest
 
@@ -25,8 +23,7 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
             await session.turn(before)
             prompt = session.ask(endless)
             await begun(real, session, "first", gate)
-            family = tree(real.pid)
-            os.kill(real.pid, signal.SIGKILL)
+            family = real.crash()
             crashed = await prompt.ended()
             ended = await session.next(lambda event: event.method == ENDED)
             eventually(lambda: not any(map(alive, family)), "the end of all that the agent had started")
@@ -60,7 +57,7 @@ def test_stopped_server_leaves_no_process_and_the_next_loads_the_session(real: R
             await session.turn(before)
             prompt = session.ask(endless)
             await begun(real, session, "first", gate)
-            family = tree(real.pid)
+            family = [each for pid in real.pids for each in tree(pid)]
             assert await asyncio.to_thread(real.server.stop) == 0
             with pytest.raises(AssertionError, match="503"):
                 await prompt.response()

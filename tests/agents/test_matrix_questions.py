@@ -1,8 +1,6 @@
 """Every real agent: the questions that it asks people, and what its model gets of the answers."""
 
 import asyncio
-import os
-import signal
 
 import pytest
 
@@ -224,7 +222,7 @@ def test_question_of_an_agent_that_dies_is_cancelled(real: RealAgent) -> None:
         async with asker.session(real, QUESTIONS) as session:
             prompt = session.ask(script)
             request = await session.asked(QUESTION)
-            os.kill(real.pid, signal.SIGKILL)
+            real.crash()
             withdrawn = await session.next(lambda event: event.method == CANCEL)
             response = await prompt.response()
             late = await session.client.answer(request.data["id"], chosen(asker, "questions", "Postgres"))

@@ -108,6 +108,26 @@ def test_second_prompt_waits_for_the_first(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
+def test_a_turn_goes_on_while_another_session_begins(real: RealAgent) -> None:
+    async def scenario() -> None:
+        gate = real.model.gate()
+        endless, other = real.model.script(Say("first ", gate, "last")), real.model.script(Say("another"))
+        async with real.any_session() as session:
+            prompt = session.ask(endless)
+            await begun(real, session, "first", gate)
+            async with real.session() as newer:
+                between = await newer.turn(other)
+                gate.open()
+                turn = await prompt.ended()
+
+        assert between.text == "another"
+        assert turn.text == "first last"
+        assert turn.stop_reason == "end_turn"
+
+    run(scenario())
+
+
 def test_two_sessions_run_at_once_and_each_sees_its_own(real: RealAgent) -> None:
     async def scenario() -> None:
         gates = real.model.gate(), real.model.gate()

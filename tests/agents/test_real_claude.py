@@ -1,5 +1,7 @@
 """What Claude Code does in a way of its own."""
 
+import asyncio
+
 import psutil
 import pytest
 
@@ -101,5 +103,28 @@ def test_cancel_ends_the_command_that_runs(real: RealAgent) -> None:
         assert turn.stop_reason == "cancelled"
         assert len(commands) == 1
         eventually(lambda: not alive(commands[0]), "the end of the command")
+
+    run(scenario())
+
+
+def test_a_crash_of_claude_code_itself_ends_the_turn_of_its_session_alone(real: RealAgent) -> None:
+    async def scenario() -> None:
+        gates = real.model.gate(), real.model.gate()
+        doomed, spared = (real.model.script(Say("first ", gate, "last")) for gate in gates)
+        async with real.session() as other:
+            before = psutil.Process(real.pid).children()
+            async with real.session() as session:
+                own = [each for each in psutil.Process(real.pid).children() if each not in before]
+                prompts = session.ask(doomed), other.ask(spared)
+                await asyncio.gather(*(gate.reached() for gate in gates))
+                for each in own:
+                    each.kill()
+                failed = await prompts[0].response()
+                gates[1].open()
+                turn = await prompts[1].ended()
+
+        assert own
+        assert "error" in failed
+        assert turn.text == "first last"
 
     run(scenario())

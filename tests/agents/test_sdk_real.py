@@ -1,8 +1,6 @@
 """The Python SDK with real agents: what a program sees that never looks at an envelope."""
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -258,7 +256,7 @@ def test_agent_that_is_killed_fails_the_turn_alone_and_the_next_knows_what_was_s
             updates = session.updates()
             turn = ask(session, endless)
             await said(turn, "first")
-            os.kill(real.pid, signal.SIGKILL)
+            real.crash()
             with pytest.raises(RequestError) as failed:
                 await turn
             ended = await anext(item async for item in updates if isinstance(item, SessionEnded))

@@ -11,7 +11,7 @@ from sandboxagent import __version__
 from sandboxagent.server.agents.catalog import write_instructions
 from sandboxagent.server.agents.manifest import load_manifest
 from tests.cli.place import PROGRAM, Place
-from tests.support.running import BOUND
+from tests.support.running import BOUND, scripted
 
 KNOWN = [agent.id for agent in load_manifest(None).agents]
 ESCAPE = "\x1b["
@@ -175,6 +175,14 @@ def test_show_has_everything_of_an_installed_agent(place: Place) -> None:
         "none needed",
     ):
         assert fact in result.stdout
+
+
+def test_show_says_what_a_crash_takes_with_it(place: Place) -> None:
+    (place.config / "agents.toml").write_text(f"[agents.apart]\n{scripted(isolation='session')}")
+
+    assert "a crash ends the turns of all" in place.run("agents", "show", "mock").stdout
+    assert "a crash ends the turn of that session alone" in place.run("agents", "show", "apart").stdout
+    assert place.json("agents", "show", "apart", "--json")["isolation"] == "session"
 
 
 @pytest.mark.requirement("9.offers-before-sessions")

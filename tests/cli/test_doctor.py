@@ -460,6 +460,28 @@ def test_an_installed_agent_is_reported_with_its_version_and_credentials_by_name
     assert "hush" not in str(found)
 
 
+def test_what_a_crash_takes_with_it_is_told_of_each_installed_agent(place: Place) -> None:
+    own = scripted(isolation="session")
+    (place.config / "agents.toml").write_text(f"[agents.apart]\n{own}\n[agents.together]\n{scripted()}")
+
+    found = examine(place)
+    shared, apart = found["agents/shared-processes"], found["agents/own-processes"]
+
+    assert (shared["status"], apart["status"]) == ("note", "note")
+    assert ": mock, together. A crash ends the turns of all these sessions" in shared["sentence"]
+    assert ": apart. A crash ends the turn of that session alone" in apart["sentence"]
+    assert 'isolation = "session"' in shared["advice"]
+
+
+def test_doctor_does_not_tell_of_processes_that_no_agent_has(place: Place) -> None:
+    (place.config / "agents.toml").write_text('[agents.mock]\nisolation = "session"')
+
+    found = examine(place)
+
+    assert "agents/shared-processes" not in found
+    assert ": mock. " in found["agents/own-processes"]["sentence"]
+
+
 def test_what_is_broken_or_left_over_is_reported_with_what_to_do(place: Place) -> None:
     place.write_registry(*(place.binary(id, "works") for id in ("works", "empty", "other", "moved")))
     assert place.run("agents", "install", "works", "empty", "other", "moved").returncode == 0

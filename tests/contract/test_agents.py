@@ -23,6 +23,7 @@ REQUIRED = {
     "serverStatus": dict,
     "instructions": str,
     "offers": str,
+    "isolation": str,
 }
 OPTIONAL = {
     "unsupportedReason": str,

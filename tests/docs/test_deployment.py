@@ -22,6 +22,7 @@ import httpx
 import pytest
 import yaml
 
+from sandboxagent.server.agents.manifest import load_manifest
 from tests.docs.pages import DOCS, ROOT
 from tests.docs.snippets import blocks_of
 from tests.docs.stage import has
@@ -243,3 +244,10 @@ def test_a_server_tells_what_the_page_says_can_be_monitored() -> None:
 async def _one_session(server: Server) -> None:
     async with Client(server, "mock") as client:
         await client.result("session/new", {"cwd": "/", "mcpServers": []})
+
+
+def test_the_page_gives_the_isolation_of_each_known_agent() -> None:
+    reasons = re.findall(r"^- \*\*(`.*`): `(agent|session)`\.\*\*", PAGE.read_text(), re.MULTILINE)
+    told = {agent: isolation for agents, isolation in reasons for agent in re.findall(r"`([a-z]+)`", agents)}
+
+    assert told == {agent.id: agent.isolation for agent in load_manifest(None).agents}

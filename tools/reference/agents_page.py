@@ -22,6 +22,7 @@ stands for the machine's platform in names of packages, such as `linux-x64`.
 
 """
 
+_PROCESSES = {"agent": "one for all sessions", "session": "one for each session"}
 _PERMISSIONS = {
     "always": "asks before it acts",
     "mode": "asks in some of its modes",
@@ -65,6 +66,7 @@ def _agent(agent: Agent) -> Iterable[str]:
         "credentials, any one of": _codes((*agent.credentials, *agent.credential_files)),
         "further variables it may see": _codes(agent.variables),
         "variables set for it": _codes((*(f"{name}={value}" for name, value in agent.env.items()), *agent.random_env)),
+        "processes": _PROCESSES[agent.isolation],
         "permissions": permissions,
         "questions": questions,
         "images in prompts": "yes" if agent.features and agent.features.images else "no",

@@ -227,6 +227,7 @@ function Provenance({ agent }: { readonly agent: Agent }): ReactNode {
         ["Package", install.package && <code>{install.package}</code>],
         ["Version", agent.version],
         ["Agent behind it", agent.nativeVersion],
+        ["Processes", agent.isolation === "session" ? "one for each session" : "one for all sessions"],
         ["Program", agent.path && <code>{agent.path}</code>],
         ["Installed", install.installedAt && new Date(install.installedAt).toLocaleString()],
         ["Verified", install.verified ? (install.verifiedAt ? new Date(install.verifiedAt).toLocaleString() : "yes") : "no"],

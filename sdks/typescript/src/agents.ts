@@ -195,6 +195,8 @@ export interface Agent {
   readonly agentInfo?: Implementation;
   /** What to know before choosing it. */
   readonly features?: Features;
+  /** `agent`: all sessions share one process, and its crash ends the turns of all. `session`: each has its own. */
+  readonly isolation: "agent" | "session" | (string & {});
   /** The state of its shared process. */
   readonly serverStatus: ServerStatus;
   /**

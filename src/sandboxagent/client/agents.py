@@ -234,6 +234,9 @@ class Agent(Struct, rename="camel", kw_only=True, frozen=True):
     """The agent's description of itself in the ACP handshake (`agentInfo`)."""
     features: Features | None = None
     """Features that may decide which agent you choose."""
+    isolation: str = "agent"
+    """`agent`: all sessions share one process, and its crash ends the turns of all. `session`: each session has a
+    process of its own."""
     server_status: ServerStatus = ServerStatus()
     """State of the agent's shared process."""
     offers: str = "unknown"

@@ -98,6 +98,7 @@ Source = Literal["bundled", "path", "registry", "fallback"]
 in the manifest."""
 
 
+Isolation = Literal["agent", "session"]
 Attaching = Literal["link", "file-link", "text-link", "text"]
 """The attachments that an agent gets as links: all, files only, short text files only, or none. The prompt's text names
 the others."""
@@ -239,6 +240,9 @@ class AgentFacts(Struct, rename="camel", kw_only=True):
     """The origin of the agent's program, and the state of its install."""
     instructions: str
     """Instructions for people: how to install the agent, and what it needs."""
+    isolation: Isolation
+    """Which sessions share a process: all sessions of the agent (`agent`), or none (`session`). A crash of a process
+    ends the turns of its sessions."""
     capabilities: Object
     """The capabilities that the agent advertised in ACP: those of the process that is running, else those of its
     install. Empty if the agent has not advertised any."""

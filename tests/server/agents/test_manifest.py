@@ -131,6 +131,14 @@ def test_an_own_command_replaces_the_program_of_a_known_agent_and_keeps_the_rest
     assert [agent.id for agent in manifest.agents] == KNOWN
 
 
+def test_only_agents_whose_sessions_end_each_other_have_a_process_for_each(load_file: LoadFile) -> None:
+    apart = [agent.id for agent in load_manifest(None).agents if agent.isolation == "session"]
+    pi = found(load_file('[agents.pi]\nisolation = "agent"'), "pi")
+
+    assert apart == ["pi"]
+    assert pi.isolation == "agent"
+
+
 def test_a_known_agent_can_be_changed_without_a_command(load_file: LoadFile) -> None:
     mock = found(load_file('[agents.mock]\ntitle = "Puppet"\nisolation = "session"'), "mock")
 

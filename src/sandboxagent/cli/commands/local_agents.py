@@ -41,6 +41,10 @@ from sandboxagent.server.processes.children import ProcessTrees
 if TYPE_CHECKING:
     from sandboxagent.server.agents.capabilities import Capabilities
 
+_PROCESSES = {
+    "agent": "one for all sessions: a crash ends the turns of all; the next prompt resumes a session",
+    "session": "one for each session: a crash ends the turn of that session alone; its next prompt resumes it",
+}
 TITLES = ("agent", "installed", "source", "credentials", "supported")
 
 
@@ -166,6 +170,7 @@ def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
         ("platform", install.platform or ""),
         ("node", install.node or ""),
         ("says it is", " ".join(str(value) for value in (agent.agent_info or {}).values() if isinstance(value, str))),
+        ("processes", _PROCESSES[agent.isolation]),
         ("credentials", "\n".join(known) or "none needed"),
         ("instructions", agent.instructions),
     ]

@@ -40,6 +40,7 @@ def agents(subject: DoctorSubject) -> list[Finding]:
     found = [_broken(id) for id in broken]
     found += [each for agent in known if agent.installed for each in _check_installed(agent, seen)]
     found += [_unknown_program(agent) for agent in known if not agent.installed and agent.install.source == "path"]
+    found += _crashes([each for each in known if each.installed])
     missing = [each for each in known if not each.installed and each.supported and each.install.source != "path"]
     found += _missing([each for each in missing if each.id not in broken], subject)
     return found + _spare(catalog)
@@ -69,6 +70,27 @@ def _check_installed(agent: AgentFacts, seen: SeenCredentials | None) -> list[Fi
         return [Finding("agents", agent.id, "warning", f"{name} {how}, but no credentials are found", advice)]
     advice += "; what you set now reaches the server with: sandbox-agent daemon restart"
     return [Finding("agents", agent.id, "warning", f"{name} {how}, but the server has no credentials for it", advice)]
+
+
+def _crashes(agents: Sequence[AgentFacts]) -> list[Finding]:
+    """Say what a crash of each agent takes with it."""
+    shared = [each.id for each in agents if each.isolation == "agent"]
+    own = [each.id for each in agents if each.isolation == "session"]
+    found: list[Finding] = []
+    if shared:
+        sentence = (
+            f"all sessions of an agent share its process: {join_words(shared, 20)}. A crash ends the turns of all "
+            "these sessions; the next prompt resumes a session, if its agent can do that"
+        )
+        advice = 'To give each session a process of its own, set isolation = "session" in agents.toml.'
+        found.append(Finding("agents", "shared-processes", "note", sentence, advice))
+    if own:
+        sentence = (
+            f"each session has a process of its own: {join_words(own, 20)}. A crash ends the turn of that session "
+            "alone; its next prompt resumes it, if its agent can do that"
+        )
+        found.append(Finding("agents", "own-processes", "note", sentence))
+    return found
 
 
 def _broken(id: str) -> Finding:

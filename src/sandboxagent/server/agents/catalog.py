@@ -225,6 +225,7 @@ def read_facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> Ag
         credentials=find_credentials(agent, environ),
         install=_read_install(agent, catalog, record),
         instructions=write_instructions(replace(agent, supported=supported)),
+        isolation=agent.isolation,
         capabilities=record.capabilities if record else {},
         unsupported_reason=UNSET if supported else agent.unsupported_reason or UNSET,
         version=version or UNSET,

@@ -14,9 +14,7 @@ from msgspec import Meta, Struct, field, structs
 
 from sandboxagent.core.settings.sources import did_you_mean, line_of, read_toml
 from sandboxagent.protocol.errors import SettingsError
-from sandboxagent.protocol.views import Attaching, Features, Source
-
-Isolation = Literal["agent", "session"]
+from sandboxagent.protocol.views import Attaching, Features, Isolation, Source
 
 _ID = r"[a-z0-9][a-z0-9._-]{0,63}"
 Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
@@ -39,7 +37,10 @@ KEYS = {
     "env": ("a table of texts", "Variables added to its environment."),
     "title": ("a text", "Name to show to people."),
     "description": ("a text", "What people should know about it."),
-    "isolation": ('"agent" or "session"', "One process for all its sessions, or one for each."),
+    "isolation": (
+        '"agent" or "session"',
+        "One process for all its sessions, or one for each.",
+    ),
     "credentials": (
         "a list of names of variables",
         "Variables of the server's environment that it may see, any one of which lets it reach a model.",
