@@ -74,7 +74,6 @@ TASKS_OF_THEIR_OWN = {
         "cli/chat/run.py _chat",
         "cli/chat/run.py _watch_session",
         "cli/chat/signals.py run.watched",
-        "cli/chat/status.py StatusLine.running",
         "cli/commands/acp.py StdioAdapter.run",
         "cli/commands/local_agents.py _follow",
         "cli/commands/local_agents.py run_undoing.watched",

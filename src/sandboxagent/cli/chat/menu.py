@@ -1,4 +1,7 @@
-"""Describe the options of a question, and which typed text answers it without Enter. Pure."""
+"""Describe the options of a question, and which typed text answers it without Enter.
+
+Pure.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
