@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tools.pictures.terminal import record
 
-PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+README = Path(__file__).resolve().parents[1] / "README.md"
+PICTURES = README.parent / "docs" / "pictures"
 FIRST, LAST = "?Write", "Reject"
 """What the first line of the permission and its last answer have."""
 
@@ -30,6 +31,12 @@ def test_the_picture_of_the_terminal_is_still_and_shows_a_permission() -> None:
     assert re.findall("animat|opacity|@keyframes", picture) == []
     assert lines[0] == "$sandbox-agentrunmock"
     assert any("Allowonce" in line for line in permission(lines))
+
+
+def test_readme_opens_with_the_picture_of_the_permission() -> None:
+    pictures = re.findall(r"^!\[[^\]]*permission[^\]]*\]\(([^)]+)\)|^!\[", README.read_text(), re.MULTILINE)
+
+    assert pictures[0] == "docs/pictures/terminal.svg"
 
 
 def test_the_picture_of_the_terminal_shows_what_the_program_shows() -> None:

@@ -14,6 +14,7 @@ from tests.docs.pages import DOCS
 from tests.docs.snippets import blocks_of
 from tests.sdk_typescript.node import build
 from tests.support.fork_server import fork_server
+from tests.support.running import BOUND
 
 PAGE = DOCS / "guides" / "chat-app.md"
 pytestmark = pytest.mark.xdist_group("browser")
@@ -55,5 +56,5 @@ def test_a_page_chats_asks_and_keeps_its_past(app: str, context: Context, tmp_pa
 
 
 def test_pages_of_other_sites_cannot_prompt(app: str) -> None:
-    assert httpx.post(f"{app}prompts", content='{"prompt": "hello"}').status_code == 403
-    assert httpx.get(app, headers={"Host": "evil.example"}).status_code == 403
+    assert httpx.post(f"{app}prompts", content=b"{}", timeout=BOUND).status_code == 403
+    assert httpx.get(app, headers={"Host": "evil.example"}, timeout=BOUND).status_code == 403
