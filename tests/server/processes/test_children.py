@@ -1,5 +1,6 @@
 """Processes and what they fork: contract, section 10 (the whole tree dies with the agent, and with the server)."""
 
+import asyncio
 import json
 import os
 import signal
@@ -289,6 +290,21 @@ def test_a_daemon_without_any_mark_dies_with_its_agent_and_no_others(agents: Age
     agents.children.reap()
     assert all(map(alive, daemons[living]))
     assert alive(agents.programs[living])
+
+
+def test_an_orphan_is_killed_although_the_event_loop_has_ended_its_threads(agents: Agents) -> None:
+    (orphan,) = agents.escape("one", "nameless")
+
+    async def end() -> None:
+        await asyncio.get_running_loop().shutdown_default_executor()
+        # Nothing but the server is there to kill it.
+        agents.running["one"].kill()
+        agents.wait("one")
+        agents.children.reap()
+
+    asyncio.run(end())
+
+    assert eventually(lambda: not alive(orphan))
 
 
 def test_a_daemon_that_is_started_by_a_daemon_dies_as_well(agents: Agents) -> None:

@@ -233,16 +233,16 @@ class ProcessTrees:
 
         A call while the thread runs makes it run once more.
         """
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            destroy(self._orphans)
-            return
         if self._is_hunting:
             self._hunts_again = True
             return
+        try:
+            hunting = asyncio.get_running_loop().run_in_executor(None, destroy, self._orphans)
+        except RuntimeError:  # No event loop runs, or it ends and has no threads any more.
+            destroy(self._orphans)
+            return
         self._is_hunting, self._hunts_again = True, False
-        loop.run_in_executor(None, destroy, self._orphans).add_done_callback(self._on_hunted)
+        hunting.add_done_callback(self._on_hunted)
 
     def _on_hunted(self, hunted: "asyncio.Future[int]") -> None:
         self._is_hunting = False
