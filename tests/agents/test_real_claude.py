@@ -119,12 +119,17 @@ def test_a_crash_of_claude_code_itself_ends_the_turn_of_its_session_alone(real: 
                 await asyncio.gather(*(gate.reached() for gate in gates))
                 for each in own:
                     each.kill()
-                failed = await prompts[0].response()
+                failed = await prompts[0].ended()
                 gates[1].open()
                 turn = await prompts[1].ended()
+                lost = await session.turn(real.model.script(Say("Never.")))
+                await session.client.result("session/close", {"sessionId": session.id})
+                resumed = await session.turn(real.model.script(Say("Here again.")))
 
         assert own
-        assert "error" in failed
+        assert "error" in failed.response
         assert turn.text == "first last"
+        assert lost.response["error"]["code"] == -32002
+        assert resumed.text == "Here again."
 
     run(scenario())
