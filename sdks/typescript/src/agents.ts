@@ -1,4 +1,4 @@
-/** The agents of a server: which there are, how they are, and installing them. */
+/** The agents of a server: list, describe and install them. */
 
 import type { AgentCapabilities, Implementation, SessionConfigOption, SessionMode } from "@agentclientprotocol/sdk";
 
@@ -7,15 +7,15 @@ import type { Where } from "./fleet.js";
 import type { Http } from "./http.js";
 import { eventsOf } from "./sse.js";
 
-/** How far an install is. */
+/** The progress of an install. */
 export interface Progress {
-  /** What is being done. */
+  /** The current step. */
   readonly stage: "waiting" | "resolving" | "fetching" | "unpacking" | "verifying" | "done" | (string & {});
   /** The same for people, with names. */
   readonly message: string;
-  /** How much of a download is there. */
+  /** The downloaded bytes. */
   readonly bytes?: number;
-  /** How large it is. */
+  /** The size of the download. */
   readonly totalBytes?: number;
 }
 
@@ -31,23 +31,23 @@ export interface Artifact {
   readonly versionInferred?: boolean;
   /** The version of the package, if it is not that of the program. */
   readonly packageVersion?: string;
-  /** Where it is. */
+  /** Its path. */
   readonly path: string | null;
-  /** Where it comes from. */
+  /** Its source. */
   readonly source: string;
   /** Its checksum. */
   readonly sha256?: string;
-  /** What npm checked the package against. */
+  /** The hash that npm checked the package against. */
   readonly integrity?: string;
   /** There was no hash to check it against. */
   readonly unverified?: boolean;
 }
 
-/** What an install did. */
+/** The result of an install. */
 export interface InstallResult {
   /** The agent's id. */
   readonly agent: string;
-  /** It was already installed, and nothing was fetched. */
+  /** It was already installed, and nothing was downloaded. */
   readonly alreadyInstalled: boolean;
   /** Of the program that speaks ACP. */
   readonly version: string | null;
@@ -61,9 +61,9 @@ export interface InstallResult {
   readonly artifacts: readonly Artifact[];
 }
 
-/** Where an agent comes from. */
+/** The source of an agent. */
 export interface InstallInfo {
-  /** With the server, from a path of yours, from the ACP registry, or as the server pins it. */
+  /** Bundled with the server, a path that you gave, the ACP registry, or a version that the server pins. */
   readonly source: "bundled" | "path" | "registry" | "fallback" | (string & {});
   /** It does not come from the ACP registry. */
   readonly nonRegistry: boolean;
@@ -71,7 +71,7 @@ export interface InstallInfo {
   readonly expected: boolean;
   /** It answered a handshake when it was installed, or runs now. */
   readonly verified: boolean;
-  /** When it did. */
+  /** When it answered. */
   readonly verifiedAt?: string;
   /** Why the last install failed. */
   readonly verificationError?: string;
@@ -81,13 +81,13 @@ export interface InstallInfo {
   readonly registrySlug?: string;
   /** The package it comes from, or would. */
   readonly package?: string;
-  /** Where it is. */
+  /** Its path. */
   readonly folder?: string;
   /** When it was installed. */
   readonly installedAt?: string;
-  /** For which machine. */
+  /** The platform that it is for. */
   readonly platform?: string;
-  /** With which Node. */
+  /** The version of Node that it runs on. */
   readonly node?: string;
   /** Further notes. */
   readonly note?: string;
@@ -97,7 +97,7 @@ export interface InstallInfo {
 
 /** A credential an agent can use to reach a model; never its value. */
 export interface Credential {
-  /** What kind of thing. */
+  /** Its kind. */
   readonly kind: "variable" | "file" | (string & {});
   /** The name of the variable, or the path. */
   readonly name: string;
@@ -107,29 +107,29 @@ export interface Credential {
 
 /** The state of an agent's shared process. */
 export interface ServerStatus {
-  /** What it is doing. */
+  /** Its current state. */
   readonly status: "stopped" | "installing" | "starting" | "running" | "error" | (string & {});
-  /** How often it has ended. */
+  /** The number of times that it has ended. */
   readonly restartCount: number;
   /** Its process id, while it runs. */
   readonly pid?: number;
-  /** For how long it has been running. */
+  /** The time since its start. */
   readonly uptimeMs?: number;
-  /** What went wrong last. */
+  /** The last error. */
   readonly lastError?: string;
 }
 
-/** What to know before choosing an agent. */
+/** Features to know before you choose an agent. */
 export interface Features {
   /** When it asks: always, in some of its modes, as configured, or never. */
   readonly permissions: "always" | "mode" | "configured" | "never" | (string & {});
   /** How its questions arrive. */
   readonly questions: "form" | "extension" | "none" | (string & {});
-  /** What it gets as links; everything else is described in the text. */
+  /** The attachments that it gets as links. All others are described in the text. */
   readonly attachments?: "link" | "file-link" | "text-link" | "text" | (string & {});
-  /** How paths stand in links. */
+  /** The form of paths in links. */
   readonly uris?: "encoded" | "plain" | (string & {});
-  /** Whether it is given images. */
+  /** Whether it gets images. */
   readonly images?: boolean;
   /** Whether one prompt may contain both images and links. */
   readonly mixes?: boolean;
@@ -141,13 +141,13 @@ export interface Model {
   readonly modelId: string;
   /** For people. */
   readonly name: string;
-  /** What it is good for. */
+  /** Its description. */
   readonly description?: string | null;
 }
 
 /** The models of a session or an agent, and the one in use. */
 export interface Models {
-  /** Those that can be chosen. */
+  /** The available ones. */
   readonly availableModels: readonly Model[];
   /** The one in use, if the agent reports it. */
   readonly currentModelId: string | null;
@@ -155,7 +155,7 @@ export interface Models {
 
 /** The modes of a session or an agent, and the one it is in. */
 export interface Modes {
-  /** Those that can be chosen. */
+  /** The available ones. */
   readonly availableModes: readonly SessionMode[];
   /** The current one, if the agent reports it. */
   readonly currentModeId: string | null;
@@ -167,11 +167,11 @@ export interface Agent {
   readonly id: string;
   /** Its name for people. */
   readonly title: string;
-  /** What it is. */
+  /** Its description. */
   readonly description: string;
   /** Whether it is supported on this machine. */
   readonly supported: boolean;
-  /** Why not. */
+  /** The reason if it is not. */
   readonly unsupportedReason?: string;
   /** Whether it could be started now. */
   readonly installed: boolean;
@@ -183,17 +183,17 @@ export interface Agent {
   readonly path?: string;
   /** One of its credentials is there, or it needs none. */
   readonly credentialsAvailable: boolean;
-  /** What would let it reach a model. */
+  /** The credentials that it can use to reach a model. */
   readonly credentials: readonly Credential[];
-  /** Where it comes from. */
+  /** Its source. */
   readonly install: InstallInfo;
   /** How to install it and what it needs, for people. */
   readonly instructions: string;
-  /** As it advertised them. */
+  /** The capabilities that it advertised. */
   readonly capabilities: AgentCapabilities;
   /** How it describes itself. */
   readonly agentInfo?: Implementation;
-  /** What to know before choosing it. */
+  /** Features to know before you choose it. */
   readonly features?: Features;
   /** `agent`: all sessions share one process, and its crash ends the turns of all. `session`: each has its own. */
   readonly isolation: "agent" | "session" | (string & {});
@@ -216,13 +216,13 @@ export interface Agent {
 
 /** The newest of what an agent's processes wrote to stderr. */
 export interface Stderr {
-  /** What they wrote. */
+  /** The text. */
   readonly text: string;
   /** Whether there is more before it. */
   readonly truncated: boolean;
 }
 
-/** One agent, in short. */
+/** A summary of one agent. */
 export interface AgentHealth {
   /** Its id. */
   readonly agent: string;
@@ -238,9 +238,9 @@ export interface Health {
   readonly status: "ok" | "degraded" | (string & {});
   /** Its version. */
   readonly version: string;
-  /** For how long it has been running. */
+  /** The time since its start. */
   readonly uptimeMs: number;
-  /** Its agents, in short. */
+  /** Summaries of its agents. */
   readonly agents: readonly AgentHealth[];
   /** Why it is degraded. */
   readonly detail?: string;
@@ -250,9 +250,9 @@ export interface Health {
   readonly nodes?: number;
 }
 
-/** Which version of an agent is wanted. */
+/** The version of an agent to install. */
 export interface InstallOptions {
-  /** Fetch it again, also when it is there. */
+  /** Download it again, also if it is installed. */
   readonly reinstall?: boolean;
   /** The version of the agent itself. */
   readonly agentVersion?: string;
@@ -283,7 +283,7 @@ export class Install implements AsyncIterable<Progress | InstallResult>, Promise
     this.#result.catch(() => undefined);
   }
 
-  /** Awaiting an install gives its result, and rejects with a ServerProblem. */
+  /** Awaiting an install returns its result, and rejects with a ServerProblem. */
   then<T = InstallResult, E = never>(
     fulfilled?: ((result: InstallResult) => T | PromiseLike<T>) | null,
     rejected?: ((reason: unknown) => E | PromiseLike<E>) | null,

@@ -87,13 +87,13 @@ interface Asked {
 export class Asking {
   readonly handlers: Handlers;
   readonly ofSession: Map<string, Handlers> = new Map();
-  /** Whether no other client can be there to answer what we have no handler for. */
+  /** Whether no other client can answer requests without a handler here. */
   readonly #alone: boolean;
   readonly log: Logger;
   readonly #open = new Map<JsonRpcId, Asked>();
   readonly #settled = new Map<string, unknown>();
   readonly #warned = new Set<string>();
-  /** What waits until a request is known. */
+  /** Callbacks that wait until a request is known. */
   readonly #arrivals = new Set<() => void>();
 
   constructor(handlers: Handlers, alone: boolean, log: Logger) {
@@ -188,7 +188,7 @@ export class Asking {
   }
 
   /** Waits until the stream has brought a request, or its outcome; rejects after some milliseconds. */
-  async arrival(id: string, patience: number): Promise<void> {
+  async arrival(id: string, timeout: number): Promise<void> {
     if (this.knows(id)) return;
     let timer: ReturnType<typeof setTimeout> | undefined;
     let look: (() => void) | undefined;
@@ -196,7 +196,7 @@ export class Asking {
       await new Promise<void>((resolve, reject) => {
         look = () => this.knows(id) && resolve();
         this.#arrivals.add(look);
-        timer = setTimeout(() => reject(nobodyAsked(id)), patience);
+        timer = setTimeout(() => reject(nobodyAsked(id)), timeout);
       });
     } finally {
       clearTimeout(timer);
@@ -204,7 +204,7 @@ export class Asking {
     }
   }
 
-  /** What waits for an answer here. */
+  /** The requests that wait for an answer here. */
   requests(): Request[] {
     return [...this.#open.values()].map(({ request }) => request);
   }

@@ -1,9 +1,9 @@
-/** Bodies in pieces: out of what a caller has, and out of what the server sends. */
+/** Bodies in pieces, of requests and of responses. */
 
 import { isNode } from "./environment.js";
 import type { Http } from "./http.js";
 
-/** What can be sent as a file: a text goes as UTF-8. */
+/** Content that can be sent as a file. A text is sent as UTF-8. */
 export type Data = string | Uint8Array | Blob | ReadableStream<Uint8Array> | AsyncIterable<Uint8Array>;
 
 /** Data as `fetch` takes it. */
@@ -14,7 +14,7 @@ export async function sendable(data: Data): Promise<string | Uint8Array | Blob |
   return isNode() ? stream : await new Response(stream).blob();
 }
 
-/** A body as it comes; leaving the loop gives the rest up. */
+/** A body as it arrives. Leaving the loop drops the rest. */
 export async function* piecesOf(http: Http, response: Response): AsyncGenerator<Uint8Array, void, undefined> {
   const reader = http.body(response).getReader();
   try {
@@ -30,7 +30,7 @@ export async function* piecesOf(http: Http, response: Response): AsyncGenerator<
   }
 }
 
-/** A body line by line; each is looked at once, however many pieces it comes in. */
+/** A body line by line. Each byte is examined once, for any number of pieces. */
 export async function* linesOf(http: Http, response: Response): AsyncGenerator<string, void, undefined> {
   const decoder = new TextDecoder();
   let begun: string[] = [];

@@ -36,7 +36,7 @@ const RECONNECT_TIMEOUT = 30_000;
 const SILENCE_TIMEOUT = 60_000;
 const BUFFER = 4 * 1024 * 1024;
 
-/** What `connect` and `start` have in common. */
+/** Options that `connect` and `start` share. */
 export interface ClientOptions extends Handlers {
   /** The agent of sessions that name none. */
   readonly agent?: string;
@@ -46,7 +46,7 @@ export interface ClientOptions extends Handlers {
   readonly user?: string;
   /** Milliseconds that a request waits for a server that cannot be reached; 30,000 unless given. */
   readonly reconnectTimeout?: number;
-  /** Bytes that an iterator keeps for a slow consumer, 4 MiB unless given; what is more is read from the log later. */
+  /** Bytes that an iterator keeps for a slow consumer; 4 MiB unless given. The rest is read from the log later. */
   readonly buffer?: number;
   /** Milliseconds without a sign of life after which a socket is given up for another; 60,000 unless given. */
   readonly silenceTimeout?: number;
@@ -103,7 +103,7 @@ export class SandboxAgent implements AsyncDisposable {
       agent: options.agent,
       name: options.name,
       user: options.user,
-      patience: http.patience,
+      timeout: http.timeout,
       silence: options.silenceTimeout ?? SILENCE_TIMEOUT,
       buffer: options.buffer ?? BUFFER,
       respondAsync: options.respondAsync ?? (transport === "websocket" || !isNode()),

@@ -1,5 +1,5 @@
 /**
- * One connection to the server: upstream's app on our stream, and where what comes in goes.
+ * One connection to the server: upstream's app on our stream, and the delivery of its messages.
  *
  * Opened by the first thing that needs it, because `initialize` names an agent.
  */
@@ -37,15 +37,15 @@ export const META = "sandboxagent.dev";
 const ATTACH = "_sandboxagent/session/attach";
 /** How many of its own prompts a client can tell from those of others when it reads the log. */
 const REMEMBERED_PROMPTS = 10_000;
-/** Milliseconds between two tries to attach again. */
+/** Milliseconds between two attempts to attach again. */
 const PAUSE = 500;
 
-/** How a connection is made. */
+/** Options of a connection. */
 export interface ConnectionSettings {
   readonly agent: string | undefined;
   readonly name: string | undefined;
   readonly user: string | undefined;
-  readonly patience: number;
+  readonly timeout: number;
   readonly buffer: number;
   readonly silence: number;
   readonly respondAsync: boolean;
@@ -63,11 +63,11 @@ export interface ConnectionState {
   readonly error?: SandboxAgentError;
 }
 
-/** What `attach` answers. */
+/** The result of `attach`. */
 export interface Attached {
   readonly session: SessionInfo;
   readonly position: number;
-  /** What waits for an answer; the stream brings it, too. */
+  /** The open requests. The stream brings them, too. */
   readonly pending: readonly { readonly id: string }[];
 }
 
@@ -76,12 +76,12 @@ interface Opened {
   readonly rpc: ClientConnection;
 }
 
-/** Requests to the server, feeds of its sessions, and what agents ask. */
+/** Requests to the server, feeds of its sessions, and requests of agents. */
 export class Connection implements StreamUser {
   readonly asking: Asking;
   readonly taps: Set<Tap> = new Set();
   readonly watchers: Set<(state: ConnectionState) => void> = new Set();
-  /** By session: what remembers its events. */
+  /** The feeds of each session. */
   readonly observers: Map<string, (heard: Heard) => void> = new Map();
   readonly #http: Http;
   readonly #settings: ConnectionSettings;
@@ -90,7 +90,7 @@ export class Connection implements StreamUser {
   readonly #attached = new Map<string, Promise<void>>();
   readonly #prompts = new Set<string>();
   #opening: Promise<ClientContext> | undefined;
-  /** What is open, or is being opened. */
+  /** The connection, open or being opened. */
   #opened: Opened | undefined;
   #agentName: string | undefined;
   /** By session: callbacks for when something has happened. */
@@ -232,7 +232,7 @@ export class Connection implements StreamUser {
     this.release(sessionId, feed);
   }
 
-  /** Nothing more is to come in it. */
+  /** Ends it after its last event. */
   release(sessionId: string, feed: Feed): void {
     const feeds = this.#feeds.get(sessionId);
     feeds?.delete(feed);
@@ -432,7 +432,7 @@ export class Connection implements StreamUser {
   };
 }
 
-/** The result of a call of upstream's; what it rejects with becomes one of the SDK's errors. */
+/** The result of a call of upstream's. Its error becomes one of the SDK's errors. */
 async function translated<T>(call: Promise<T>): Promise<T> {
   try {
     return await call;

@@ -18,12 +18,12 @@ const READY = "sandbox-agent listening on ";
 const START_TIMEOUT = 30_000;
 const STOP_TIMEOUT = 5_000;
 const TERM_TIMEOUT = 2_000;
-/** Characters that are kept of what it last wrote to stderr, and of a first line that does not end. */
+/** Characters that are kept of the end of stderr, and of a first line that does not end. */
 const TAIL = 16_384;
-/** What start() itself says to the server. */
+/** The server's flags that start() sets itself. */
 const OURS = new Set(["embedded", "data-dir", "token", "token-file", "no-token"]);
 
-/** How a server is started. */
+/** Options of a private server. */
 export interface EmbeddedOptions {
   /** How to run `sandbox-agent`; else `SANDBOX_AGENT_BIN` of the environment, else `sandbox-agent` on the PATH. */
   readonly command?: readonly string[];

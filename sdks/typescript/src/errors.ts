@@ -1,12 +1,12 @@
 /**
  * Every failure that the SDK has a name for.
  *
- * SandboxAgentError           what you catch to catch them all: it has `slug`, `message` and `fields`
- * └── ClientError             what the SDK throws
+ * SandboxAgentError           the base of all: it has `slug`, `message` and `fields`
+ * └── ClientError             an error that the SDK raises
  *     ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code and data
  *     ├── ServerProblem       the server refuses, and says why
  *     │   ├── AlreadyAnswered a request of an agent is settled; it says by whom
- *     │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
+ *     │   └── ForeignAnswer   the answer comes from another program, such as a proxy
  *     ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
  *     ├── StartFailed         an embedded server did not start
  *     └── InvalidCall         the call itself is wrong: nothing was sent
@@ -17,10 +17,10 @@ import type { Decision } from "./updates.js";
 const URN = "urn:sandbox-agent:error:";
 const EXCERPT = 200;
 
-/** What you catch to catch everything that the SDK throws. `message` is for people. */
+/** The base of all errors of the SDK. `message` is for people. */
 export class SandboxAgentError extends Error {
   override name = "SandboxAgentError";
-  /** What went wrong, by a name that does not change, such as `unknown-agent`: for programs. */
+  /** The name of the error, for programs, such as `unknown-agent`. It does not change. */
   readonly slug: string;
   /** Facts, such as the `path` of a file. */
   readonly fields: Readonly<Record<string, unknown>>;
@@ -37,7 +37,7 @@ export class SandboxAgentError extends Error {
   }
 }
 
-/** What the SDK throws. */
+/** An error that the SDK raises. */
 export class ClientError extends SandboxAgentError {
   override name = "ClientError";
 
@@ -71,7 +71,7 @@ export class RequestError extends ClientError {
   }
 }
 
-/** The call itself is wrong, so nothing was sent: an argument, or what was done before. */
+/** The call itself is wrong, so nothing was sent: an argument, or the state of the client. */
 export class InvalidCall extends ClientError {
   override name = "InvalidCall";
 
@@ -83,11 +83,11 @@ export class InvalidCall extends ClientError {
 /** The server refuses, with an RFC 9457 document; the page on errors has every slug. */
 export class ServerProblem extends ClientError {
   override name = "ServerProblem";
-  /** What went wrong, in two or three words. */
+  /** The error in two or three words. */
   readonly title: string;
   /** The HTTP status. */
   readonly status: number;
-  /** What went wrong and what to do, for people. */
+  /** The error and its remedy, for people. */
   readonly detail: string;
 
   constructor(
@@ -107,9 +107,9 @@ export class ServerProblem extends ClientError {
 /** An agent's request is settled: another answer came first, or it was withdrawn. */
 export class AlreadyAnswered extends ServerProblem {
   override name = "AlreadyAnswered";
-  /** What became of it: `answered`, `rejected` or `cancelled`; empty when the server does not say. */
+  /** The outcome: `answered`, `rejected` or `cancelled`; empty if the server does not say. */
   readonly outcome: string;
-  /** Who or what decided, and how, when the session's log has it. */
+  /** The decider and the decision, if the session's log has them. */
   readonly decision: Decision | undefined;
 
   constructor(detail: string, fields: Readonly<Record<string, unknown>> = {}, decision?: Decision) {
@@ -119,7 +119,7 @@ export class AlreadyAnswered extends ServerProblem {
   }
 }
 
-/** What answered is no sandbox-agent: a proxy's page, another program; `status` is as it came. */
+/** The answer comes from another program, such as a proxy. `status` is its HTTP status. */
 export class ForeignAnswer extends ServerProblem {
   override name = "ForeignAnswer";
 }
@@ -140,7 +140,7 @@ export class ConnectionLost extends ClientError {
 /** The connection that a request belonged to is gone, and the request with it. */
 export class ConnectionGone extends ConnectionLost {}
 
-/** An embedded server did not start; `stderr` is the end of what it said. */
+/** An embedded server did not start. `stderr` is the end of its output. */
 export class StartFailed extends ClientError {
   override name = "StartFailed";
   /** The end of what the server wrote to stderr. */

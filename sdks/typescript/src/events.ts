@@ -11,7 +11,7 @@ import { BEGINNINGS } from "./view/reducer.js";
 import { type Json, isObject, objectAt, objectsAt, ours, textAt } from "./view/json.js";
 import { attachmentsOf } from "./view/settings.js";
 
-/** What an event of the log means for an app; undefined when nothing, such as an answer to `fs/read_text_file`. */
+/** The item of an event of the log; undefined for an event without one, such as an answer to `fs/read_text_file`. */
 export function sessionEvent(event: LogEvent | Gap, log: Logger): SessionEvent | undefined {
   if (!("envelope" in event)) return { position: event.resumesAt - 1, item: event };
   const item = itemIn(event, event.envelope as unknown as Json, log);

@@ -1,8 +1,8 @@
 /**
- * What one consumer has still to read of a session, in order, each event once.
+ * The events of a session that one consumer has not read yet, in order, each once.
  *
  * A slow consumer delays no other: beyond a bound in bytes, live events are dropped here and read from the log
- * when the consumer catches up. Knows nothing of what the events mean.
+ * when the consumer catches up. This module does not read events.
  */
 
 import type { Heard } from "./stream.js";
@@ -26,7 +26,7 @@ export class Feed {
   #queue = new Queue();
   /** Position of the last event that was queued. */
   #newest: number;
-  /** Events were let go since then; they are in the log. */
+  /** Whether events were dropped since then. They are in the log. */
   #behind: boolean;
   #closed = false;
   #dropped = false;
@@ -61,7 +61,7 @@ export class Feed {
     this.#wake?.();
   }
 
-  /** Nothing more will come; what is there, and what the log has up to now, is still given out. */
+  /** Ends the feed after the queued events and the events that the log has now. */
   close(failure?: unknown): void {
     if (this.#closed) return;
     this.#closed = true;
@@ -83,7 +83,7 @@ export class Feed {
     this.#wake?.();
   }
 
-  /** The next event; undefined when it was closed and all is read. Throws what it was closed with. */
+  /** The next event; undefined when it was closed and all is read. Throws the error that it was closed with. */
   async next(): Promise<Heard | undefined> {
     for (;;) {
       if (this.#dropped) return undefined;
@@ -107,7 +107,7 @@ export class Feed {
     }
   }
 
-  /** Puts the next page of the log into the queue, and whatever came live meanwhile after it. */
+  /** Puts the next page of the log into the queue, and the live events of that time behind it. */
   async #catchUp(): Promise<void> {
     // From here on live events are kept again. The page is read later than this, so nothing falls in between.
     this.#behind = false;

@@ -1,8 +1,8 @@
 /**
  * Files of the server's machine: read, written, moved, searched, watched, and whole directories at once.
  *
- * A path is absolute, or relative to the session's directory, or else to the server's root directory. What goes wrong
- * with one is a ServerProblem, such as `file-not-found`, with the path in `fields`.
+ * A path is absolute, or relative to the session's directory, or else to the server's root directory. A failure
+ * is a ServerProblem, such as `file-not-found`, with the path in `fields`.
  */
 
 import { type Data, piecesOf, sendable } from "./bytes.js";
@@ -18,7 +18,7 @@ export interface Entry {
   readonly name: string;
   /** Absolute. */
   readonly path: string;
-  /** What it is. */
+  /** Its kind. */
   readonly entryType: "file" | "directory" | "symlink" | "other";
   /** In bytes. */
   readonly size: number;
@@ -36,7 +36,7 @@ export interface Entry {
 export interface Written {
   /** Absolute. */
   readonly path: string;
-  /** How large it is. */
+  /** Its size in bytes. */
   readonly bytesWritten: number;
   /** Its checksum. */
   readonly sha256: string;
@@ -91,7 +91,7 @@ export class Files {
     return new TextDecoder().decode(await this.read(path));
   }
 
-  /** A file's content as it comes, or a part of it. */
+  /** A file's content as it arrives, or a part of it. */
   async *stream(path: string, range: ByteRange = {}): AsyncGenerator<Uint8Array, void, undefined> {
     yield* piecesOf(this.#http, await this.#content(path, range));
   }
@@ -153,7 +153,7 @@ export class Files {
     return await this.#http.json<Uploaded>("POST", "/v1/fs/upload-batch", { query: this.#at(path), headers, body });
   }
 
-  /** A directory as a tar archive, as it comes. */
+  /** A directory as a tar archive, as it arrives. */
   async *downloadArchive(
     path: string,
     options: { format?: "tar" | "tar.gz" | "tar.zst" } = {},

@@ -1,4 +1,4 @@
-/** Nodes of a fleet: what a gateway knows of the servers behind it. */
+/** Nodes of a fleet: the servers behind a gateway. */
 
 /** A server behind a gateway, while it is there. */
 export interface FleetNode {
@@ -6,28 +6,28 @@ export interface FleetNode {
   readonly node: string;
   /** Its version of sandbox-agent. */
   readonly version: string;
-  /** How it describes itself; an operator's word for a pinned one. */
+  /** Its own labels; of a pinned node, the operator's. */
   readonly labels: Readonly<Record<string, string>>;
   /** Ids of the agents that are installed there. */
   readonly agents: readonly string[];
   /** Turns that run there. */
   readonly running: number;
-  /** How many sessions belong to it. */
+  /** The number of sessions that belong to it. */
   readonly sessions: number;
   /** When it was started, by its own clock: UTC, ISO 8601 with milliseconds. */
   readonly since: string;
-  /** It gets no new sessions. */
+  /** Whether it gets no new sessions. */
   readonly draining: boolean;
-  /** Its labels are an operator's word, and so is which agents it may have. Otherwise both are the node's own word. */
+  /** Whether an operator sets its labels and its allowed agents. Otherwise the node reports both itself. */
   readonly pinned: boolean;
-  /** What the fleet did not take of it lately, and why. */
+  /** The messages of it that the fleet refused lately, and the reason. */
   readonly limited?: string;
-  /** Why no gateway hears it for a while: it floods. */
+  /** Why gateways ignore it for a while: it floods. */
   readonly setAside?: string;
 }
 
 /**
- * Which node a request is for: by its name, or by one of its sessions. A server needs neither.
+ * The node that a request is for: by its name, or by one of its sessions. A server needs neither.
  *
  * @internal
  */

@@ -1,7 +1,7 @@
 /**
- * Reads a session's log as it is written: what is there, then each event as it comes, with its position.
+ * Reads a session's log as it is written: the events so far, then each new one, with its position.
  *
- * The stream only says that there is something new. The event itself comes from the log, so that nothing is missing:
+ * The stream only signals a new event. The event itself is read from the log, so nothing is missing:
  * prompts, answers and agents' requests are in it, too.
  */
 
@@ -14,7 +14,7 @@ import type { Gap, SessionEvent } from "./updates.js";
 import type { SessionReducer } from "./view/reducer.js";
 import type { SessionView } from "./view/session-view.js";
 
-/** What was read at once: events, and whether they are the newest. */
+/** Events that were read at once, and whether they are the newest. */
 interface Piece {
   readonly events: readonly (LogEvent | Gap)[];
   readonly isNewest: boolean;
@@ -42,7 +42,7 @@ export async function* readLog(
 }
 
 /**
- * What happened and happens in a session, with the state of the session.
+ * The past and future events of a session, with the state of the session.
  *
  * Iterate over it, or leave it with `break`, `return()` or `await using`.
  */
@@ -72,7 +72,7 @@ export class Following extends Iteration<SessionEvent> {
     return () => void this.#progress.watchers.delete(callback);
   }
 
-  /** Whether the past is read: what comes now happens now. */
+  /** Whether the past is read, so that the next events are live. */
   get isLive(): boolean {
     return this.#progress.isLive;
   }

@@ -1,7 +1,7 @@
 /**
  * Calling the server over HTTP: its address, its token, and its refusals as errors.
  *
- * Knows nothing of JSON-RPC, and repeats nothing but what only reads.
+ * This module knows nothing of JSON-RPC, and repeats only requests that read.
  */
 
 import { isNode } from "./environment.js";
@@ -16,10 +16,10 @@ import {
   problemIn,
 } from "./errors.js";
 
-/** What `fetch` has to be able to do. */
+/** The required part of `fetch`. */
 export type Fetch = (input: string, init: RequestInit) => Promise<Response>;
 
-/** What a request may bring. */
+/** Options of a request. */
 export interface HttpCall {
   readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
   readonly headers?: Readonly<Record<string, string>>;
@@ -45,17 +45,17 @@ export class Http {
   readonly url: string;
   readonly token: string | undefined;
   /** Milliseconds that a request waits for a server that cannot be reached. */
-  readonly patience: number;
+  readonly timeout: number;
   /** Aborts when the client is closed. */
   closed = false;
   readonly #fetch: Fetch;
 
-  constructor(url: string, token: string | undefined, fetch: Fetch | undefined, patience: number) {
+  constructor(url: string, token: string | undefined, fetch: Fetch | undefined, timeout: number) {
     if (!/^https?:\/\//.test(url))
       throw new InvalidCall(`${JSON.stringify(url)} is no address of a server: http://host:port`);
     this.url = url.replace(/\/+$/, "");
     this.token = token;
-    this.patience = patience;
+    this.timeout = timeout;
     // Not `globalThis.fetch` itself: a browser's wants to be called on its window.
     this.#fetch = fetch ?? ((input, init) => globalThis.fetch(input, init));
   }
@@ -95,7 +95,7 @@ export class Http {
     }
   }
 
-  /** The JSON that answers a request; what it is for is the caller's to know. */
+  /** The JSON that answers a request. The caller knows its type. */
   async json<T>(method: string, path: string, call: HttpCall = {}): Promise<T> {
     const response = await this.send(method, path, call);
     const text = await this.text(response, call.signal);
@@ -108,7 +108,7 @@ export class Http {
 
   /** JSON that may be asked for any number of times: a server that is away is waited for. */
   async read<T>(path: string, query: HttpCall["query"] = {}): Promise<T> {
-    const end = Date.now() + this.patience;
+    const end = Date.now() + this.timeout;
     for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, MAX_PAUSE)) {
       try {
         return await this.json<T>("GET", path, { query });
@@ -126,7 +126,7 @@ export class Http {
     return response.body;
   }
 
-  /** What `fetch` throws, as an error with a name; what the caller's own signal did stays as it is. */
+  /** An error of `fetch`, as a named error. An abort by the caller's signal stays unchanged. */
   lost(error: unknown, signal?: AbortSignal, outcomeUnknown = false): unknown {
     if (signal?.aborted) return signal.reason;
     if (error instanceof ClientError) return error;

@@ -13,16 +13,16 @@ import type { SessionInfo } from "./sessions.js";
 
 const CHANGES = "_sandboxagent/session/changes";
 const METHOD_NOT_FOUND = -32601;
-/** Milliseconds between two looks at a server that does not say when something has changed. */
+/** Milliseconds between two checks of a server that does not report changes. */
 const BLIND = 2_000;
 
-/** What has changed among the sessions of a server. */
+/** Changes of a server's sessions. */
 export interface SessionChanges {
-  /** Those that are new or have changed; all of them when `all` is set. */
+  /** New and changed sessions; all sessions if `all` is set. */
   readonly sessions: readonly SessionInfo[];
-  /** The ids of those that were deleted. */
+  /** The ids of deleted sessions. */
   readonly gone: readonly string[];
-  /** These are all sessions: what is not among them is gone. */
+  /** Whether these are all sessions. Every other session was deleted. */
   readonly all: boolean;
 }
 
@@ -33,9 +33,9 @@ interface SessionPage {
   readonly gone?: readonly string[];
 }
 
-/** How a server's sessions are watched. */
+/** Options of a watch on a server's sessions. */
 export interface WatchSessionsOptions {
-  /** Milliseconds between two looks at what has changed, at least. Default: 500. */
+  /** Minimum milliseconds between two checks for changes. Default: 500. */
   readonly every?: number;
 }
 

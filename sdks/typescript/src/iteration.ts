@@ -1,4 +1,4 @@
-/** Iterating over a feed: the loop may be left at any time, and nothing is kept for it any more. */
+/** Iteration over a feed. When you leave the loop, the SDK keeps nothing for it. */
 
 /** An iterator that can be left early: `break` in a loop, `return()`, or `await using`. */
 export class Iteration<T> implements AsyncIterableIterator<T>, AsyncDisposable {

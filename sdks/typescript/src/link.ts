@@ -1,9 +1,9 @@
 /**
  * A connection of the server's, kept alive: bytes out by POST, events in by one GET; or both by one WebSocket.
  *
- * Whatever breaks is mended here: the stream goes on after the last event, a request is repeated under its key, and a
- * connection that the server no longer knows is opened anew. Where WebSockets do not get through, it goes on over HTTP.
- * Knows nothing of what is in the envelopes.
+ * It reconnects after every cut: the stream continues after the last event, requests repeat under their key, and an
+ * unknown connection is opened again. If WebSockets do not get through, it continues over HTTP.
+ * This module does not read envelopes.
  */
 
 import { ClientError, ConnectionGone, ConnectionLost, ServerProblem, closed, isAway } from "./errors.js";
@@ -16,20 +16,20 @@ import { eventsOf } from "./sse.js";
 const PATH = "/v1/rpc";
 const CONNECTION = "X-ACP-Connection-Id";
 const LAST_EVENT = "X-ACP-Last-Event-Id";
-/** Milliseconds between two tries to reach the server again. */
+/** Milliseconds between two attempts to reach the server again. */
 const FIRST_PAUSE = 100;
 const MAX_PAUSE = 5_000;
 /** Milliseconds after which a WebSocket that once worked is tried again, while HTTP does its work. */
 const SOCKET_AGAIN = 30_000;
 /** A try that lasted this long, while the server gave signs of life, was no sign of its absence. */
 const LASTING = 1_000;
-/** How many times longer than a socket may be silent an agent may take to start. */
+/** Factor by which the start of an agent may take longer than a socket may be silent. */
 const AGENT_START = 5;
 /** How often a new connection may be unknown when it is used. */
 const RENEWALS = 3;
 const FAREWELL = 2_000;
 
-/** Who uses a link. Nothing of this may throw. */
+/** The user of a link. None of these may throw. */
 export interface LinkUser {
   /** An event of the stream. */
   event(position: number, data: string): void;
@@ -46,8 +46,8 @@ export interface Post {
   readonly body: string;
   /** A repeat under the same key has the outcome of the first. */
   readonly key?: () => string;
-  /** Of an envelope that is answered by none: the name under which a WebSocket brings a receipt. */
-  readonly receipt?: string;
+  /** Of an envelope that no response answers: the id under which a WebSocket acknowledges it. */
+  readonly ackId?: string;
   /** By POST, it is sent when the server has the one before it in the same queue; a WebSocket keeps the order. */
   readonly queue?: unknown;
   /** Whether it means the same on another connection. */
@@ -62,7 +62,7 @@ export interface Post {
   readonly trying?: () => void;
 }
 
-/** What the server says to a POST. */
+/** The server's answer to a POST. */
 export interface Reply {
   /** The answer; undefined when it comes on the stream, or there is none to come. */
   readonly text: string | undefined;
@@ -72,13 +72,13 @@ export interface Reply {
   readonly generation: number;
 }
 
-/** How a link behaves. */
+/** Options of a link. */
 export interface LinkOptions {
   /** Milliseconds that a request waits for a server that cannot be reached. */
-  readonly patience: number;
+  readonly timeout: number;
   /** Milliseconds without a sign of life after which a socket is taken for dead; the server gives one every 15 s. */
   readonly silence: number;
-  /** What makes WebSockets; undefined for HTTP alone. */
+  /** Function that makes WebSockets; undefined for HTTP alone. */
   readonly webSocket: SocketConstructor | undefined;
   readonly log: Logger;
 }
@@ -89,15 +89,15 @@ export class Link {
   generation = 0;
   readonly #http: Http;
   readonly #user: LinkUser;
-  readonly #patience: number;
+  readonly #timeout: number;
   readonly #silence: number;
   readonly #log: Logger;
-  /** What makes WebSockets, while it is worth trying. */
+  /** Function that makes WebSockets, while attempts are useful. */
   #webSocket: SocketConstructor | undefined;
   /** A WebSocket was open once. */
   #upgrades = false;
   #socket: Socket | undefined;
-  /** What goes by WebSocket. */
+  /** Envelopes that are sent by WebSocket. */
   readonly #outbox: Outbox;
   /** Whether a stream over HTTP is open. */
   #streaming = false;
@@ -106,7 +106,7 @@ export class Link {
   /** By queue: the newest POST, until the server has it. */
   readonly #queues = new Map<unknown, Promise<unknown>>();
   #closed = false;
-  /** What is under way: a signal of its own for each, because one for all would gather their listeners. */
+  /** Signals of the requests under way. One shared signal would collect all of their listeners. */
   readonly #underWay = new Set<AbortController>();
   #initialize = "";
   #id: string | undefined;
@@ -119,11 +119,11 @@ export class Link {
   constructor(http: Http, user: LinkUser, options: LinkOptions) {
     this.#http = http;
     this.#user = user;
-    this.#patience = options.patience;
+    this.#timeout = options.timeout;
     this.#silence = options.silence;
     this.#webSocket = options.webSocket;
     this.#log = options.log;
-    this.#outbox = new Outbox(this.#patience, () => asLost(this.#failure, this.#http.url));
+    this.#outbox = new Outbox(this.#timeout, () => asLost(this.#failure, this.#http.url));
   }
 
   /** Opens the connection with this `initialize`, and begins to read; gives the answer. */
@@ -154,7 +154,7 @@ export class Link {
     return await (bySocket ? this.#outbox.send(post) : this.#postInTurn(post));
   }
 
-  /** Sends by POST, after what is before it in its queue. */
+  /** Sends by POST, after the envelopes before it in its queue. */
   async #postInTurn(post: Post, sentOn?: number): Promise<Reply> {
     if (post.queue === undefined) return await this.#post(post, sentOn);
     const before = this.#queues.get(post.queue);
@@ -232,10 +232,10 @@ export class Link {
         const now = Date.now();
         // A request may have been waiting for hours: only the time the server is unreachable counts.
         const alive = now - triedAt > LASTING && this.#heardAt > triedAt;
-        if (alive || now - triedAt > this.#patience) failingSince = now;
+        if (alive || now - triedAt > this.#timeout) failingSince = now;
         failingSince ??= triedAt;
-        if (now - failingSince >= this.#patience) throw asLost(error, this.#http.url);
-        await this.#sleep(Math.min(pause, this.#patience), signal);
+        if (now - failingSince >= this.#timeout) throw asLost(error, this.#http.url);
+        await this.#sleep(Math.min(pause, this.#timeout), signal);
         pause = Math.min(2 * pause, MAX_PAUSE);
       }
     }
@@ -326,7 +326,7 @@ export class Link {
         if (seen !== this.#seen || Date.now() - triedAt > LASTING) pause = FIRST_PAUSE;
       } else {
         awaySince ??= triedAt;
-        if (Date.now() - awaySince >= this.#patience) this.#user.away(asLost(failure, this.#http.url));
+        if (Date.now() - awaySince >= this.#timeout) this.#user.away(asLost(failure, this.#http.url));
       }
       // On a new connection at once, but not when each is forgotten as soon as it is there.
       if (generation !== this.generation && !forgotten) {
@@ -338,12 +338,12 @@ export class Link {
     }
   }
 
-  /** Reads events until the stream ends; what it throws says why. */
+  /** Reads events until the stream ends. Its error has the reason. */
   async #listen(reading: AbortController): Promise<void> {
     if (this.#webSocket === undefined || !(await this.#readSocket(reading, this.#webSocket))) await this.#read(reading);
   }
 
-  /** The same over a WebSocket; false when none was to be had. */
+  /** The same over a WebSocket; false if none could be opened. */
   async #readSocket(reading: AbortController, make: SocketConstructor): Promise<boolean> {
     const { generation } = this;
     this.#reading = reading;
@@ -484,7 +484,7 @@ class Silent extends ConnectionLost {
   }
 }
 
-/** The way is free now. */
+/** An envelope can be sent now. */
 class TryAgain extends Error {}
 
 /** Whether a socket that says goodbye is closed in time. */

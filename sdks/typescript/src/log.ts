@@ -1,9 +1,9 @@
 /** Where the SDK reports what it recovered from, and failures that no call can raise. */
 
-/** What takes reports: `console`, or anything like it. */
+/** Receives log reports: `console`, or a similar object. */
 export interface Logger {
-  /** Something was recovered from, or is not as it should be. */
+  /** A failure that the SDK recovered from, or an unexpected state. */
   warn(message: string, ...details: unknown[]): void;
-  /** Something went wrong that is reported nowhere else. */
+  /** A failure that is reported nowhere else. */
   error(message: string, ...details: unknown[]): void;
 }

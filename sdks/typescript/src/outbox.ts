@@ -1,7 +1,7 @@
 /**
- * What is sent by WebSocket, in the order of sending: each envelope until it has an outcome, on socket after socket.
+ * Sends envelopes by WebSocket, in order: each one until it has an outcome, on socket after socket.
  *
- * An outcome is nothing that this module sees: the caller's signal says that there is one. Knows nothing of HTTP.
+ * This module does not see outcomes: the caller's signal reports them. It knows nothing of HTTP.
  */
 
 import { ConnectionGone, ConnectionLost } from "./errors.js";
@@ -13,7 +13,7 @@ export interface Outgoing {
   readonly post: Post;
   /** The connection that it was sent on, by its number. */
   sentOn: number | undefined;
-  /** Ends it with what the server says to it, or with an error. */
+  /** Ends it with the server's answer, or with an error. */
   settle(reply: Reply): void;
   fail(error: unknown): void;
 }
@@ -22,17 +22,17 @@ interface Entry extends Outgoing {
   timer: ReturnType<typeof setTimeout> | undefined;
 }
 
-/** Those that are under way. */
+/** The envelopes under way. */
 export class Outbox {
   readonly #entries = new Set<Entry>();
-  readonly #patience: number;
+  readonly #timeout: number;
   readonly #lost: () => ConnectionLost;
   #socket: Socket | undefined;
   #generation = 0;
 
-  /** `lost` makes the failure of what waits for a socket for longer than `patience` milliseconds. */
-  constructor(patience: number, lost: () => ConnectionLost) {
-    this.#patience = patience;
+  /** `lost` makes the failure of what waits for a socket for longer than `timeout` milliseconds. */
+  constructor(timeout: number, lost: () => ConnectionLost) {
+    this.#timeout = timeout;
     this.#lost = lost;
   }
 
@@ -61,7 +61,7 @@ export class Outbox {
     });
   }
 
-  /** There is a socket: what has no outcome is sent, in the order in which it was first sent. */
+  /** Uses a new socket: sends all envelopes without an outcome, in their first order. */
   opened(socket: Socket, generation: number): void {
     this.#socket = socket;
     this.#generation = generation;
@@ -72,7 +72,7 @@ export class Outbox {
     }
   }
 
-  /** The socket is gone. What was too large for it, if something was, is the largest that was sent. */
+  /** Notes that the socket is gone. If an envelope was too large for it, that is the largest one sent. */
   gone(socket: Socket, tooLarge: boolean): Outgoing | undefined {
     if (this.#socket !== socket) return undefined;
     this.#socket = undefined;
@@ -84,7 +84,7 @@ export class Outbox {
     return largest;
   }
 
-  /** Hands over everything: it is to be sent in another way. */
+  /** Returns all envelopes, to be sent in another way. */
   drain(): Outgoing[] {
     const entries = [...this.#entries];
     for (const entry of entries) this.#remove(entry);
@@ -105,12 +105,12 @@ export class Outbox {
     } else {
       entry.sentOn = this.#generation;
       post.trying?.();
-      socket.send(post.body, post.key?.() ?? post.receipt);
+      socket.send(post.body, post.key?.() ?? post.ackId);
     }
   }
 
   #wait(entry: Entry): void {
-    entry.timer ??= setTimeout(() => entry.fail(this.#lost()), this.#patience);
+    entry.timer ??= setTimeout(() => entry.fail(this.#lost()), this.#timeout);
   }
 
   #remove(entry: Entry): void {

@@ -1,5 +1,5 @@
 /**
- * A session's log, page by page; and as the stream would have told it to this client.
+ * A session's log, page by page, and in the form in which the stream would have sent it to this client.
  *
  * The log has prompts as they were sent. The stream shows those of others as `user_message_chunk`, when their turn has
  * started and the agent does not echo them itself.
@@ -12,14 +12,14 @@ import type { Page } from "./feed.js";
 import type { Envelope, Heard } from "./stream.js";
 import { ENDED, FINAL, GAP, type Gap, TURN, UPDATE } from "./updates.js";
 
-/** Most events of a page; the server gives fewer when they are large. */
+/** Maximum number of events of a page. The server returns fewer when they are large. */
 const PAGE = 2_000;
 
 /** One event of a session's log. */
 export interface LogEvent {
   /** Its position in the log. */
   readonly id: number;
-  /** When it was kept: UTC, ISO 8601 with milliseconds. */
+  /** When the log got it: UTC, ISO 8601 with milliseconds. */
   readonly at: string;
   /** Whose it is. */
   readonly direction: "fromClient" | "fromAgent" | "fromServer";
@@ -34,7 +34,7 @@ export interface LogPage {
   readonly events: readonly LogEvent[];
   /** Where the following page begins; null at the end. */
   readonly next: number | null;
-  /** What is no longer kept. */
+  /** The deleted events. */
   readonly gap?: { readonly after: number; readonly resumesAt: number };
 }
 
@@ -52,12 +52,12 @@ export function isDeleted(error: unknown): boolean {
   return error instanceof RequestError && error.slug === "unknown-session";
 }
 
-/** What a page has to tell, in order. */
+/** The events of a page, in order. */
 export function eventsOf({ events, gap }: LogPage): (LogEvent | Gap)[] {
   return gap ? [{ sessionUpdate: "gap", ...gap }, ...events] : [...events];
 }
 
-/** Whether nothing can follow an event: a session that has ended otherwise may be brought back. */
+/** Whether no event can follow. A session that has ended for another reason may be resumed. */
 export function isFinal(event: LogEvent | Gap): boolean {
   if (!("envelope" in event) || !("method" in event.envelope) || event.envelope.method !== ENDED) return false;
   return FINAL.has((event.envelope.params as { reason?: unknown } | undefined)?.reason);
@@ -80,7 +80,7 @@ export class Past {
     this.#isOwn = isOwn;
   }
 
-  /** What the stream would have brought next after a position. */
+  /** The next items that the stream would have brought after a position. */
   async page(after: number): Promise<Page> {
     // Live events came in between, and with them whatever prompt was to be shown.
     if (after !== this.#upto) this.#unechoed = [];

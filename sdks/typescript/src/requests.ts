@@ -1,4 +1,4 @@
-/** What agents ask of people: a permission, a question, a form; and the answers that can be given to each. */
+/** Requests of agents to people: permissions, questions and forms, and the answers to each. */
 
 import type {
   CreateElicitationResponse,
@@ -22,9 +22,9 @@ export class PermissionRequest {
   readonly id: string;
   /** The session's id. */
   readonly sessionId: string;
-  /** What it wants to do. */
+  /** The action that it asks for. */
   readonly toolCall: ToolCallUpdate;
-  /** What it offers to choose from. */
+  /** The options to choose from. */
   readonly options: readonly PermissionOption[];
   /** When it was asked: UTC, ISO 8601. Absent when a handler gets it. */
   readonly askedAt: string | undefined;
@@ -48,7 +48,7 @@ export class PermissionRequest {
     return this.#only("allow_once");
   }
 
-  /** Allow it, and what the agent takes for the same, from now on. */
+  /** Allow it, and all actions that the agent considers the same, from now on. */
   allowAlways(): RequestPermissionResponse {
     return this.#only("allow_always");
   }
@@ -99,15 +99,15 @@ export interface Choice {
   readonly id: string;
   /** For people. */
   readonly label: string;
-  /** What it means. */
+  /** Its description. */
   readonly description?: string;
 }
 
 /** One question; with no options it is answered by a text. */
 export interface Question {
-  /** What it is about, in a word. */
+  /** Its subject in a word. */
   readonly header?: string;
-  /** What is asked. */
+  /** The question. */
   readonly question: string;
   /** The choices; free text is an answer, too. */
   readonly options: readonly Choice[];
@@ -126,7 +126,7 @@ export class QuestionRequest {
   readonly kind: "question" = "question";
   /** Its id, to answer it later: `client.replyQuestion(id, …)`. No other request has it. In the past, empty. */
   readonly id: string;
-  /** What the agent calls it, and a `Decision` too; another agent may call its own the same. */
+  /** The agent's id of it, which a `Decision` has, too. Another agent may use the same id. */
   readonly questionId: string | undefined;
   /** The session's id. */
   readonly sessionId: string;
@@ -169,11 +169,11 @@ export class ElicitationRequest {
   readonly id: string;
   /** Absent when it belongs to no session, such as a login form. */
   readonly sessionId: string | undefined;
-  /** What it is for. */
+  /** Its purpose. */
   readonly message: string;
   /** Whether a form is to be filled in, or an address to be visited. */
   readonly mode: "form" | "url" | (string & {});
-  /** What the form must be filled in with. */
+  /** The schema of the form. */
   readonly schema: ElicitationSchema | undefined;
   /** The address to visit. */
   readonly url: string | undefined;

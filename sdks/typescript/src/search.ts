@@ -10,7 +10,7 @@ export interface Match {
   readonly path: string;
   /** The number of the line, from 1. */
   readonly line?: number;
-  /** Where in it the match begins, from 1, in characters. */
+  /** The column of the match, from 1, in characters. */
   readonly column?: number;
   /** The line. */
   readonly text?: string;
@@ -18,9 +18,9 @@ export interface Match {
   readonly textTruncated?: boolean;
 }
 
-/** What to look for; `text`, `name`, or both. */
+/** The search terms: `text`, `name` or both. */
 export interface SearchOptions {
-  /** To be found in a line. */
+  /** The text to find in lines. */
   readonly text?: string;
   /** A part of a file's name, or a glob. */
   readonly name?: string;
@@ -28,11 +28,11 @@ export interface SearchOptions {
   readonly regex?: boolean;
   /** `smart` unless given: a capital in the text makes it matter. */
   readonly case?: "smart" | "sensitive" | "ignore";
-  /** Also names with a dot in front. */
+  /** Whether to search names with a dot in front. */
   readonly hidden?: boolean;
-  /** Also what `.gitignore` and its kin leave out. */
+  /** Whether to search files that `.gitignore` and similar files exclude. */
   readonly ignored?: boolean;
-  /** Most results. */
+  /** The maximum number of results. */
   readonly limit?: number;
 }
 
@@ -56,7 +56,7 @@ export class Search implements AsyncIterable<Match> {
     return this.#truncated;
   }
 
-  /** What ended it early: `results`, `bytes`, `time` or `lines`. */
+  /** The limit that ended it early: `results`, `bytes`, `time` or `lines`. */
   get reason(): string | undefined {
     return this.#reason;
   }

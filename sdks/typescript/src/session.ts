@@ -26,10 +26,10 @@ import { FINAL, type Gap, type SessionEvent, type SessionItem, TURN, UPDATE, ite
 import { SessionReducer } from "./view/reducer.js";
 import type { SessionView } from "./view/session-view.js";
 
-/** What an agent says of a session's choices when it begins. */
+/** The choices of a session that an agent reports at its beginning. */
 export type Offers = Pick<NewSessionResponse, "modes" | "configOptions">;
 
-/** How a session is known at its beginning. */
+/** The first facts of a session. */
 export interface SessionStart {
   readonly id: string;
   readonly agent: string;
@@ -86,7 +86,7 @@ export class Session {
   }
 
   /**
-   * Everything that happens in the session from now on, from any client.
+   * The updates of the session from now on, from any client.
    *
    * When the agent crashes or the session is closed, it says so with a `session_ended` and continues: a prompt may
    * resume the session. It ends when the session is terminated or deleted, or when you detach.
@@ -96,7 +96,7 @@ export class Session {
     return new Iteration(this.#items(feed), () => this.#connection.drop(this.id, feed));
   }
 
-  /** What happened in the session, oldest first, between two positions (both exclusive). A gap is an event, too. */
+  /** The past events of the session, oldest first, between two positions (both exclusive). A gap is an event, too. */
   async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<SessionEvent, void, undefined> {
     for await (const event of readLog(this.#connection, this.id, range.after ?? 0, range.before)) {
       const typed = sessionEvent(event, this.#connection.asking.log);
@@ -105,7 +105,7 @@ export class Session {
   }
 
   /**
-   * What happened in the session, then what happens. `following.view` is the session as an app draws it.
+   * The past events of the session, then the live ones. `following.view` is the session as an app draws it.
    *
    * Begins after a position, or after a view that you have stored. Continues when the connection breaks, and when the
    * session ends and is resumed; ends when it is terminated or deleted, or when you detach.
@@ -134,30 +134,30 @@ export class Session {
 
   // Choices
 
-  /** The models that its agent offers, and the one in use. */
+  /** The models that its agent offers, and the current one. */
   async models(): Promise<Models> {
     return await this.#connection.request<Models>("_sandboxagent/session/list_models", { sessionId: this.id });
   }
 
-  /** Uses another model from now on. */
+  /** Changes the model. */
   async setModel(modelId: string): Promise<void> {
     await this.#connection.request("session/set_model", { sessionId: this.id, modelId });
   }
 
-  /** The modes that its agent offers, and the one it is in. */
+  /** The modes that its agent offers, and the current one. */
   async modes(): Promise<Modes> {
     if (this.#modes) return this.#modes;
     const [agent, info] = await Promise.all([this.#sessions.agentModes(this.agent, this.id), this.info()]);
     return { availableModes: agent?.availableModes ?? [], currentModeId: info.mode };
   }
 
-  /** Goes into another mode. */
+  /** Changes the mode. */
   async setMode(modeId: string): Promise<void> {
     await this.#connection.request("session/set_mode", { sessionId: this.id, modeId });
     if (this.#modes) this.#modes = { ...this.#modes, currentModeId: modeId };
   }
 
-  /** What can be set, as its agent told it last; empty when it did not. */
+  /** The options that its agent reported last; empty if it reported none. */
   get configOptions(): readonly SessionConfigOption[] {
     return this.#configOptions;
   }
@@ -220,7 +220,7 @@ export class Session {
     return changed.metadata;
   }
 
-  /** A new session that begins with everything that was said in this one; in its directory, unless one is given. */
+  /** A new session that begins with the conversation of this one. It has its directory unless you give one. */
   async fork(options: { cwd?: string } = {}): Promise<Session> {
     return await this.#sessions.fork(this.id, options);
   }

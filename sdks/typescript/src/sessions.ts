@@ -1,4 +1,4 @@
-/** The sessions of a server: making, finding, taking up and ending them. */
+/** The sessions of a server: create, find, resume and end them. */
 
 import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
 
@@ -18,11 +18,11 @@ import { type Offers, Session, type SessionStart } from "./session.js";
 import type { Decision } from "./updates.js";
 import { type Json, objectAt, textAt } from "./view/json.js";
 
-/** What a session is doing, for lists of many sessions. */
+/** The current activity of a session, for lists of many sessions. */
 export interface Activity {
-  /** What its agent did last. */
+  /** The agent's last action. */
   readonly kind: "message" | "thought" | "tool" | null;
-  /** The last line of that, or the title of the tool call; at most 240 characters. */
+  /** The last line of its text, or the title of the tool call; at most 240 characters. */
   readonly said: string;
   /** When the turn that runs was started: UTC, ISO 8601 with milliseconds. */
   readonly turnStartedAt: string | null;
@@ -30,7 +30,7 @@ export interface Activity {
   readonly tokens: number | null;
   /** How full its agent's context is, in tokens, as reported last. */
   readonly context: { readonly used: number; readonly size: number } | null;
-  /** What it has cost, as its agent reported last. */
+  /** The cost that its agent reported last. */
   readonly cost: { readonly amount: number; readonly currency: string } | null;
 }
 
@@ -42,15 +42,15 @@ export interface SessionInfo {
   readonly agent: string;
   /** Its directory, on the server's machine. */
   readonly cwd: string;
-  /** As the agent gave it, else as it was asked for. */
+  /** The agent's title, else the requested one. */
   readonly title: string | null;
   /** UTC, ISO 8601 with milliseconds. */
   readonly createdAt: string;
-  /** When the last event of it was kept. */
+  /** When its last event was written to the log. */
   readonly updatedAt: string;
-  /** No process holds it; when it is `resumable`, a prompt brings it back. */
+  /** No process holds it. If it is `resumable`, a prompt resumes it. */
   readonly ended: boolean;
-  /** Whether it can be taken up again when it has ended. */
+  /** Whether it can be resumed when it has ended. */
   readonly resumable: boolean;
   /** A turn runs now. */
   readonly running: boolean;
@@ -64,9 +64,9 @@ export interface SessionInfo {
   readonly mode: string | null;
   /** How and why it ended. */
   readonly terminationInfo: Readonly<Record<string, unknown>> | null;
-  /** What was given when it was made, and since. */
+  /** The facts that clients stored with it. */
   readonly metadata: Readonly<Record<string, unknown>>;
-  /** What its agent did last, and what it has used. */
+  /** The current activity of its agent, and its use of tokens. */
   readonly activity: Activity;
   /** Its alias, which you can use in place of the id. */
   readonly alias?: string;
@@ -76,7 +76,7 @@ export interface SessionInfo {
   readonly leftOut?: readonly string[];
 }
 
-/** How a session is made. */
+/** Options of a new session. */
 export interface CreateSessionOptions {
   /** Its directory, absolute, on the server's machine. With `start()` it defaults to the current directory. */
   readonly cwd?: string;
@@ -90,7 +90,7 @@ export interface CreateSessionOptions {
   readonly mode?: string;
   /** Initial values of further options, by their ids; you get a warning for each that is not available. */
   readonly configOptions?: Readonly<Record<string, string | boolean>>;
-  /** What it may do without asking: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own. */
+  /** Actions that need no question: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own. */
   readonly permissionMode?: string;
   /** Rules that decide on permissions before any client is asked. */
   readonly permissions?: readonly Readonly<Record<string, unknown>>[];
@@ -102,11 +102,11 @@ export interface CreateSessionOptions {
   readonly mcpServers?: readonly McpServer[];
   /** Further directories that its agent may use. */
   readonly additionalDirectories?: readonly string[];
-  /** A name of your own for it, accepted wherever an id is. */
+  /** A name that you choose for it. Methods accept it in place of the id. */
   readonly sessionId?: string;
 }
 
-/** How a session came to its end. */
+/** The end of a session. */
 export interface Terminated {
   /** It has ended for good. */
   readonly terminated: true;
@@ -191,7 +191,7 @@ export class Sessions {
     } while (cursor !== undefined);
   }
 
-  /** All sessions, kept up to date: first all of them, then whichever change, whether you are attached or not. */
+  /** All sessions, kept up to date: first all of them, then each that changes. You need not be attached. */
   watch(options: WatchSessionsOptions = {}): Iteration<SessionChanges> {
     return watchSessions(this.#http, this.#connection, options);
   }
@@ -218,7 +218,7 @@ export class Sessions {
     return this.#hold({ id: sessionId, agent, cwd, ...told(answer) });
   }
 
-  /** A new session that begins with everything that was said in another; in the same directory, unless one is given. */
+  /** A new session that begins with the conversation of another one. It has the same directory unless you give one. */
   async fork(id: string, options: { cwd?: string } = {}): Promise<Session> {
     const { sessionId, agent, ...info } = this.#held.get(id)?.known() ?? (await this.get(id));
     const cwd = options.cwd ?? info.cwd;
@@ -243,7 +243,7 @@ export class Sessions {
     this.#release(sessionId);
   }
 
-  /** Requests that wait for an answer, in one session or in all, oldest first. */
+  /** Return the open requests, of one session or of all, oldest first. */
   async pending(id?: string): Promise<AgentRequest[]> {
     const agent = id === undefined ? undefined : await this.#agentOf(id);
     const params = id === undefined ? {} : { sessionId: id };
@@ -262,7 +262,7 @@ export class Sessions {
     const { pending } = await this.#connection.attach(request.sessionId);
     // Another client may have been quicker.
     if (!pending.some((each) => each.id === id)) throw nobodyAsked(id);
-    await this.#connection.asking.arrival(id, this.#http.patience);
+    await this.#connection.asking.arrival(id, this.#http.timeout);
   }
 
   /** A failure of an answer, with who has decided instead, if the session's log says so. @internal */

@@ -6,7 +6,7 @@
 
 import { InvalidCall, ServerProblem } from "./errors.js";
 
-/** What a `WebSocket` has to be able to do. */
+/** The required part of a `WebSocket`. */
 export interface SocketLike {
   /** Called with each message. */
   onmessage: ((event: { readonly data: unknown }) => void) | null;
@@ -43,11 +43,11 @@ export interface Ending {
   readonly opened: boolean;
   /** A message was larger than the server takes. */
   readonly tooLarge: boolean;
-  /** What the server refuses; undefined for a cut and for a normal end. */
+  /** The server's refusal; undefined for a cut and for a normal end. */
   readonly failure: ServerProblem | undefined;
 }
 
-/** Who uses a socket. Nothing of this may throw. */
+/** The user of a socket. None of these may throw. */
 export interface SocketUser {
   /** It can be written to. */
   opened(): void;
@@ -66,7 +66,7 @@ export function socketConstructor(given: SocketConstructor | undefined): SocketC
 
 /** One of them, from its handshake to its end. */
 export class Socket {
-  /** Resolves when it is over, for whatever reason. */
+  /** Resolves when it has ended, for any reason. */
   readonly ended: Promise<Ending>;
   readonly #socket: SocketLike;
   #opened = false;

@@ -1,7 +1,7 @@
 /**
  * Server-sent events out of bytes, as the HTML standard has them.
  *
- * Knows nothing of what the events mean. `EventSource` would not do: it cannot send headers, nor tell of comments.
+ * This module does not read events. `EventSource` would not do: it cannot send headers, nor report comments.
  */
 
 /** One event: its name, its data, and the id of the last event that had one. */
@@ -11,7 +11,7 @@ export interface ServerEvent {
   readonly id: string;
 }
 
-/** Pieces of text in, whole events out. A line may come in any number of pieces; each is looked at once. */
+/** Pieces of text in, whole events out. A line may come in any number of pieces; each is examined once. */
 export class EventParser {
   #line: string[] = [];
   #afterReturn = false;
@@ -61,7 +61,7 @@ export class EventParser {
   }
 }
 
-/** The events of a body as they come, those of one piece together; leaving the loop gives the body up. */
+/** The events of a body as they arrive, in one list for each piece. Leaving the loop drops the body. */
 export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent[], void, undefined> {
   const reader = body.getReader();
   const decoder = new TextDecoder();

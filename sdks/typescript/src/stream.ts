@@ -1,9 +1,9 @@
 /**
  * The `Stream` that upstream's connection runs on: envelopes over `/v1/rpc`.
  *
- * The only module that makes JSON-RPC envelopes or looks into them. Ids, dispatch, timeouts and types are upstream's:
- * what is here is the way of an envelope over HTTP, in the order of the contract, and what becomes of it when that way
- * is cut. An answer is handed on after everything that the server said before it.
+ * Only this module makes or reads JSON-RPC envelopes. Upstream has ids, dispatch, timeouts and types.
+ * This module sends envelopes over HTTP in the order of the contract, and recovers when the connection is
+ * cut. An answer is passed on after all earlier events of the server.
  */
 
 import type { AnyMessage, AnyNotification, AnyRequest, AnyResponse, JsonRpcId, Stream } from "@agentclientprotocol/sdk";
@@ -63,7 +63,7 @@ export function idOf(rpcId: JsonRpcId): string {
 /** Refusals of an answer after which the agent's request is still open. */
 export const STILL_OPEN: ReadonlySet<string> = new Set(["wrong-answer", "log-unavailable", "node-unreachable"]);
 
-/** Who uses the stream besides upstream. Nothing of this may throw. */
+/** The user of the stream besides upstream. None of these may throw. */
 export interface StreamUser {
   /** The server knows nothing of the old connection; called before anything is sent on the new one. */
   renewed(): void;
@@ -76,7 +76,7 @@ export interface StreamUser {
   readonly tap: Tap;
 }
 
-/** How the stream behaves. */
+/** Options of the stream. */
 export interface StreamOptions extends LinkOptions {
   /** Have answers on the stream, so that no request holds a socket. */
   readonly respondAsync: boolean;
@@ -117,8 +117,8 @@ export class RpcStream implements Stream, LinkUser {
   #handed = 0;
   #dispatched = 0;
   readonly #conditions = new Set<() => void>();
-  /** What the server is to acknowledge, by the name of its receipt. */
-  readonly #receipts = new Map<JsonRpcId, (envelope: AnyResponse) => void>();
+  /** Callbacks for acknowledgements of the server, by their ids. */
+  readonly #acknowledgements = new Map<JsonRpcId, (envelope: AnyResponse) => void>();
 
   constructor(http: Http, user: StreamUser, options: StreamOptions) {
     this.#user = user;
@@ -262,21 +262,21 @@ export class RpcStream implements Stream, LinkUser {
     this.#user.answered(envelope.id, failure);
   }
 
-  /** Sends what has no answer, until the server has it: by POST it says so at once, on a socket by a receipt. */
+  /** Sends an envelope without a response, until the server has it. A POST confirms it, a socket acknowledges it. */
   async #deliver(post: Post): Promise<void> {
-    const receipt = randomName();
+    const ackId = randomName();
     const received = new AbortController();
     const acknowledged = new Promise<void>((resolve, reject) => {
-      this.#receipts.set(receipt, (envelope) => {
+      this.#acknowledgements.set(ackId, (envelope) => {
         if (isStopping(envelope)) return;
         if ("error" in envelope) reject(refusal(envelope.error));
         else resolve();
       });
     });
     try {
-      await Promise.race([this.#link.post({ ...post, receipt, signal: received.signal }), acknowledged]);
+      await Promise.race([this.#link.post({ ...post, ackId, signal: received.signal }), acknowledged]);
     } finally {
-      this.#receipts.delete(receipt);
+      this.#acknowledgements.delete(ackId);
       received.abort("received");
     }
   }
@@ -292,10 +292,10 @@ export class RpcStream implements Stream, LinkUser {
       this.#options.log.error("sandbox-agent: an event of the stream is no envelope", error);
       return;
     }
-    const receipt = "method" in envelope ? undefined : this.#receipts.get(envelope.id);
-    if (receipt === undefined) this.#user.tap("received", envelope, position);
-    if (receipt !== undefined) {
-      receipt(envelope as AnyResponse);
+    const acknowledge = "method" in envelope ? undefined : this.#acknowledgements.get(envelope.id);
+    if (acknowledge === undefined) this.#user.tap("received", envelope, position);
+    if (acknowledge !== undefined) {
+      acknowledge(envelope as AnyResponse);
     } else if (!("method" in envelope)) {
       void this.#late(envelope);
     } else if ("id" in envelope) {
@@ -327,7 +327,7 @@ export class RpcStream implements Stream, LinkUser {
     this.#enqueue({ ...envelope, params: { ...params, requestId: id } });
   }
 
-  /** What upstream knows an agent's request by: each connection asks it anew, under the id that it has for good. */
+  /** Upstream's id of an agent's request. Each new connection sends the request again, under its permanent id. */
   #named(id: JsonRpcId): JsonRpcId {
     return this.generation <= 1 ? id : `${this.generation}/${String(id)}`;
   }
@@ -393,7 +393,7 @@ export class RpcStream implements Stream, LinkUser {
 
   // Order
 
-  /** Waits until the stream has brought what came before an answer: the two travel on different sockets. */
+  /** Waits until the stream has brought the events before an answer. The two travel on different sockets. */
   async #caughtUp(reply: Reply): Promise<void> {
     await this.#until(() => this.#entered >= reply.lastEvent || this.generation !== reply.generation);
     await this.#allDispatched();
@@ -418,7 +418,7 @@ export class RpcStream implements Stream, LinkUser {
       const timer = setTimeout(() => {
         this.#options.log.warn("sandbox-agent: the stream stays away; an answer comes before what should be before it");
         done();
-      }, this.#options.patience);
+      }, this.#options.timeout);
       this.#conditions.add(look);
     });
   }
@@ -428,7 +428,7 @@ export class RpcStream implements Stream, LinkUser {
   }
 }
 
-/** What becomes of a request whose connection is gone, and that means nothing on another. */
+/** The failure of a request whose connection is gone, and that has no meaning on another one. */
 function lost(): ConnectionLost {
   return new ConnectionLost("the server went away before it had answered", { outcomeUnknown: true });
 }
@@ -445,7 +445,7 @@ function isStopping(envelope: AnyResponse): boolean {
   return data?.type === "shutting-down";
 }
 
-/** What is wrong with an answer, as the server says it to a POST as well. */
+/** The server's error about an answer, in the form of a POST's error. */
 function refusal({ message, data }: { message: string; data?: unknown }): ServerProblem {
   const { type, title, status, ...fields } = (data ?? {}) as Record<string, unknown>;
   return new ServerProblem(String(type), String(title), Number(status), message, fields);

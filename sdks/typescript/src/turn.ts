@@ -9,7 +9,7 @@ import { Iteration } from "./iteration.js";
 import type { Heard } from "./stream.js";
 import { DECISION, GAP, TURN, type TurnItem, type TurnResult, UPDATE, itemOf, textOf } from "./updates.js";
 
-/** A file that a prompt names: the server puts it before the agent. */
+/** A file that a prompt names. The server adds it to the prompt. */
 export interface Attachment {
   /** Absolute, relative to the session's directory, or a `file://` URI; on the server's machine. */
   readonly path: string;
@@ -19,7 +19,7 @@ export interface Attachment {
   readonly filename?: string;
 }
 
-/** What you can send with a prompt. */
+/** Options of a prompt. */
 export interface PromptOptions {
   /** Files for the agent, by their paths on the server's machine. */
   readonly attachments?: readonly (string | Attachment)[];
@@ -33,7 +33,7 @@ export interface PromptOptions {
  * It has begun already. Leaving the loop leaves it running.
  */
 export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
-  /** What this client calls the prompt. */
+  /** This client's id of the prompt. */
   readonly promptId: string;
   readonly #connection: Connection;
   readonly #sessionId: string;
@@ -59,12 +59,12 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
     this.#result.catch(() => undefined);
   }
 
-  /** The server's name for the turn, once it has started. */
+  /** The server's id of the turn, after it has started. */
   get turnId(): string | undefined {
     return this.#turnId;
   }
 
-  /** Awaiting a turn gives how it ended, and rejects with what went wrong. */
+  /** Awaiting a turn returns its end, and rejects with its error. */
   then<T = TurnResult, E = never>(
     fulfilled?: ((result: TurnResult) => T | PromiseLike<T>) | null,
     rejected?: ((reason: unknown) => E | PromiseLike<E>) | null,
@@ -72,7 +72,7 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
     return this.#result.then(fulfilled, rejected);
   }
 
-  /** All that the agent said, when the turn has ended. */
+  /** The agent's whole text, after the turn has ended. */
   async text(): Promise<string> {
     let text = "";
     for await (const item of this) text += textOf(item);
@@ -88,7 +88,7 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
     else this.#takingBack.abort();
   }
 
-  /** What happens in the turn; the last item is its end. A second loop begins at the beginning again. */
+  /** The updates of the turn; the last item is its end. A second loop starts at the beginning again. */
   [Symbol.asyncIterator](): Iteration<TurnItem> {
     const feed = this.#feed ?? this.#repeated();
     this.#feed = undefined;

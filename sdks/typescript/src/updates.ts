@@ -1,5 +1,5 @@
 /**
- * What happens in a session: ACP's updates as upstream has them, and what the server adds.
+ * The updates of a session: ACP's updates as upstream defines them, and the server's own.
  *
  * Every item has a `sessionUpdate` that says what it is.
  */
@@ -14,9 +14,9 @@ import type { Attachment } from "./turn.js";
 export interface TurnStarted {
   /** The type of this update. */
   readonly sessionUpdate: "turn_started";
-  /** The server's name for the turn. */
+  /** The server's id of the turn. */
   readonly turnId: string;
-  /** What its client called the prompt. */
+  /** The client's id of the prompt. */
   readonly promptId?: string;
 }
 
@@ -26,16 +26,16 @@ export interface TurnEnded extends Partial<PromptResponse> {
   readonly sessionUpdate: "turn_ended";
   /** Absent when the turn never came about. */
   readonly turnId?: string;
-  /** What its client called the prompt. */
+  /** The client's id of the prompt. */
   readonly promptId?: string;
-  /** What went wrong, in a turn that has no stop reason. */
+  /** The error of a turn that has no stop reason. */
   readonly error?: { readonly code: number; readonly message: string };
 }
 
-/** How a turn of this client's ended: what its agent answered. */
+/** The end of a turn of this client: the agent's answer. */
 export type TurnResult = TurnEnded & PromptResponse;
 
-/** How a request of an agent was decided, who or what decided it, and why. */
+/** The decision about a request of an agent: the outcome, the decider and the reason. */
 export interface Decision {
   /** The type of this update. */
   readonly sessionUpdate: "decision";
@@ -45,11 +45,11 @@ export interface Decision {
   readonly requestId: string;
   /** The agent's own id of it, under which the log has the request and its answer. */
   readonly agentRequestId: string | number;
-  /** What was asked. */
+  /** The kind of the request. */
   readonly kind: "permission" | "question" | "elicitation";
-  /** What became of it. */
+  /** The outcome. */
   readonly outcome: "answered" | "rejected" | "cancelled" | (string & {});
-  /** For what permission was asked. */
+  /** The action that needed permission. */
   readonly toolCallId?: string;
   /** The option that was chosen. */
   readonly optionId?: string;
@@ -57,13 +57,13 @@ export interface Decision {
   readonly optionKind?: string;
   /** Of a question or a form: its id. */
   readonly questionId?: string;
-  /** Of a question: what was chosen or written, a list for each question. */
+  /** Of a question: the chosen or written answers, a list for each question. */
   readonly answers?: readonly (readonly string[])[];
-  /** Of a form: what was filled in. */
+  /** Of a form: the values of its fields. */
   readonly content?: Readonly<Record<string, unknown>>;
-  /** `kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`; the rest says which. */
+  /** `kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`. The other members identify it. */
   readonly by: { readonly kind: string; readonly [fact: string]: unknown };
-  /** Why: a person's own words, or the server's. */
+  /** The reason, in the words of a person or of the server. */
   readonly reason?: string;
 }
 
@@ -85,9 +85,9 @@ export interface SessionEnded {
   readonly terminatedBy: "agent" | "daemon" | "client" | (string & {});
   /** The same for people. */
   readonly message?: string;
-  /** With which code its process exited. */
+  /** The exit code of its process. */
   readonly exitCode?: number;
-  /** By which signal its process was ended. */
+  /** The signal that ended its process. */
   readonly signal?: string;
   /** The first and the last lines that its process wrote to stderr. */
   readonly stderr?: {
@@ -98,7 +98,7 @@ export interface SessionEnded {
   };
 }
 
-/** What came after one event and before another is no longer kept. */
+/** The events between two positions were deleted. */
 export interface Gap {
   /** The type of this update. */
   readonly sessionUpdate: "gap";
@@ -112,9 +112,9 @@ export interface Gap {
 export interface PromptSent {
   /** The type of this update. */
   readonly sessionUpdate: "prompt";
-  /** The server's name for its turn. */
+  /** The server's id of its turn. */
   readonly turnId: string;
-  /** What its client called the prompt. */
+  /** The client's id of the prompt. */
   readonly promptId?: string;
   /** Its content. */
   readonly prompt: readonly ContentBlock[];
@@ -122,11 +122,11 @@ export interface PromptSent {
   readonly attachments: readonly Attachment[];
 }
 
-/** An agent asked for something. Only `history` and `follow` have it. */
+/** An agent sent a request. Only `history` and `follow` have it. */
 export interface RequestOpened {
   /** The type of this update. */
   readonly sessionUpdate: "request";
-  /** What it asked; its `id` is empty when it can no longer be answered. */
+  /** The request. Its `id` is empty when it can no longer be answered. */
   readonly request: AgentRequest;
 }
 
@@ -163,9 +163,9 @@ export type SessionItem =
 export interface SessionEvent {
   /** Its position in the log; of a gap, the last position in it. Reading after it goes on with the next event. */
   readonly position: number;
-  /** When it was kept: UTC, ISO 8601 with milliseconds; absent for a gap. */
+  /** When the log got it: UTC, ISO 8601 with milliseconds; absent for a gap. */
   readonly at?: string;
-  /** What happened. */
+  /** The update. */
   readonly item: SessionItem;
 }
 
@@ -176,13 +176,13 @@ export type TurnItem = SessionUpdate | Decision | Gap | TurnResult;
 export const UPDATE = "session/update";
 /** A turn starts or ends. */
 export const TURN = "_sandboxagent/session/turn";
-/** What an agent asked is settled. */
+/** A request of an agent is settled. */
 export const DECISION = "_sandboxagent/session/decision";
 /** A session ends. */
 export const ENDED = "_sandboxagent/session/ended";
-/** Reasons of an end for good; a session that has ended otherwise may be brought back. */
+/** Reasons of a final end. A session that has ended for another reason may be resumed. */
 export const FINAL: ReadonlySet<unknown> = new Set(["terminated", "deleted"]);
-/** Something is no longer kept. */
+/** Events were deleted. */
 export const GAP = "_sandboxagent/stream/gap";
 
 /** A session's notification as an item; undefined for a notification about anything else. */

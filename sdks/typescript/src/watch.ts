@@ -1,4 +1,4 @@
-/** Changes of files on the server, as they happen. Goes on when the connection breaks, and says what may be missing. */
+/** Changes of files on the server, as they happen. Continues after the connection breaks, and reports gaps. */
 
 import { ConnectionLost, isAway } from "./errors.js";
 import type { Http, HttpCall } from "./http.js";
@@ -7,7 +7,7 @@ import { eventsOf } from "./sse.js";
 const FIRST_PAUSE = 100;
 const MAX_PAUSE = 5_000;
 
-/** What became of a path. */
+/** The kind of a change. */
 export interface Change {
   /** With `overflow`, there were too many changes to report: scan this path again. */
   readonly kind: "added" | "modified" | "deleted" | "overflow";
@@ -18,12 +18,12 @@ export interface Change {
 /**
  * The changes, from when `ready` resolves on. A connection that breaks is made again, followed by an `overflow`.
  *
- * It ends when what is watched is gone, and when the loop is left.
+ * It ends when the watched path is gone, and when you leave the loop.
  */
 export class Watch implements AsyncIterableIterator<Change>, AsyncDisposable {
   /** Resolves when the server has begun to watch: from then on nothing is missed. */
   readonly ready: Promise<void>;
-  /** What is watched, as it was named. */
+  /** The watched path, as you gave it. */
   readonly path: string;
   readonly #http: Http;
   readonly #query: NonNullable<HttpCall["query"]>;
@@ -94,7 +94,7 @@ export class Watch implements AsyncIterableIterator<Change>, AsyncDisposable {
       if (!isAway(failure)) throw failure;
       response = undefined;
       lostAt ??= Date.now();
-      if (Date.now() - lostAt > this.#http.patience) throw failure;
+      if (Date.now() - lostAt > this.#http.timeout) throw failure;
       await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
       pause = Math.min(2 * pause, MAX_PAUSE);
     }

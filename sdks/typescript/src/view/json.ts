@@ -31,7 +31,7 @@ export function listAt<T = unknown>(value: Json, name: string): readonly T[] | u
   return Array.isArray(found) ? (found as T[]) : undefined;
 }
 
-/** The objects in a member that is a list. What is no object is left out. */
+/** The objects in a member that is a list. Other values are left out. */
 export function objectsAt<T = Json>(value: Json, name: string): readonly T[] | undefined {
   return listAt(value, name)?.filter(isObject) as readonly T[] | undefined;
 }

@@ -196,7 +196,7 @@ export class SessionReducer {
     }
   }
 
-  /** What the server says itself; an agent that uses the same names says nothing. */
+  /** The server's own notifications. The same names from an agent have no effect. */
   #told(entry: LogEvent, method: string, params: Json): void {
     switch (method) {
       case "session/update":

@@ -42,7 +42,7 @@ export interface SessionView {
   readonly cwd: string | undefined;
   /** Its title: the agent's, or the one it was made with. */
   readonly title: string | undefined;
-  /** All prompts and what came of them, oldest first. */
+  /** All prompts with their turns, oldest first. */
   readonly turns: readonly TurnView[];
   /** Prompts that wait for the turns before them. */
   readonly queue: readonly QueuedPrompt[];
@@ -72,7 +72,7 @@ export interface SessionView {
   readonly texts: Readonly<Record<string, string>>;
 }
 
-/** A prompt and what came of it. Events outside of turns are in turns of their own, whose state is `outside`. */
+/** A prompt with its turn. Events outside of turns are in turns of their own, whose state is `outside`. */
 export interface TurnView {
   /** Unique in its session, and the same at every moment. */
   readonly key: string;
@@ -100,7 +100,7 @@ export interface TurnView {
   readonly items: readonly ViewItem[];
 }
 
-/** What every item has. */
+/** The members of every item. */
 export interface ItemFacts {
   /** Unique in its session, and the same at every moment. */
   readonly key: string;
@@ -169,11 +169,11 @@ export interface ToolCallItem extends ItemFacts {
   readonly type: "tool";
   /** The agent's id of it. */
   readonly toolCallId: string;
-  /** What it does, for people. */
+  /** Its title, for people. */
   readonly title: string;
-  /** What kind of action it is; choose an icon by it. */
+  /** The kind of action; choose an icon by it. */
   readonly kind: ToolKind;
-  /** How far it is. In a turn that has ended, `pending` and `in_progress` mean that it was stopped. */
+  /** Its progress. In a turn that has ended, `pending` and `in_progress` mean that it was stopped. */
   readonly status: ToolCallStatus;
   /** Texts, pictures, diffs and terminals to show. */
   readonly content: readonly ToolCallContent[];
@@ -183,7 +183,7 @@ export interface ToolCallItem extends ItemFacts {
   readonly rawInput: unknown;
   /** The agent's own result. */
   readonly rawOutput: unknown;
-  /** What the agent adds in `_meta`. */
+  /** The agent's `_meta`. */
   readonly meta: Readonly<Record<string, unknown>> | undefined;
   /** When it was completed or failed, or when its turn ended before that: UTC, ISO 8601. */
   readonly endedAt: string | undefined;
@@ -202,7 +202,7 @@ export interface PlanItem extends ItemFacts {
 /** A request of the agent to a person; `kind` says which. */
 export type RequestItem = PermissionItem | QuestionItem | ElicitationItem;
 
-/** What every request has. */
+/** The members of every request. */
 export interface RequestItemFacts extends ItemFacts {
   /** The type of this item. */
   readonly type: "request";
@@ -244,7 +244,7 @@ export interface QuestionItem extends RequestItemFacts {
 export interface ElicitationItem extends RequestItemFacts {
   /** The kind of the request. */
   readonly kind: "elicitation";
-  /** What it is for. */
+  /** Its purpose. */
   readonly message: string;
   /** `form` or `url`. */
   readonly mode: string;
@@ -256,7 +256,7 @@ export interface ElicitationItem extends RequestItemFacts {
 
 /** The outcome of a request. */
 export interface RequestDecision {
-  /** What became of it; `unknown` when it can no longer be answered and the log does not say why. */
+  /** The outcome; `unknown` if it can no longer be answered and the log does not say why. */
   readonly outcome: "answered" | "rejected" | "cancelled" | "unknown" | (string & {});
   /** When it was decided: UTC, ISO 8601. */
   readonly at: string;
@@ -270,7 +270,7 @@ export interface RequestDecision {
   readonly content?: Readonly<Record<string, unknown>>;
   /** Why, in the words of a person or of the server. */
   readonly reason?: string;
-  /** Who or what decided; absent between an answer and the server's decision about it. */
+  /** The decider; absent between an answer and the server's decision about it. */
   readonly by?: Decision["by"];
 }
 
@@ -278,7 +278,7 @@ export interface RequestDecision {
 export interface FailureItem extends ItemFacts {
   /** The type of this item. */
   readonly type: "failure";
-  /** What went wrong, for people. */
+  /** The error, for people. */
   readonly message: string;
   /** The code of the error. */
   readonly code: number | undefined;
@@ -296,7 +296,7 @@ export interface FailureItem extends ItemFacts {
 export interface NoticeItem extends ItemFacts {
   /** The type of this item. */
   readonly type: "notice";
-  /** What it is about; `unknown` is an update of a kind that the SDK does not know. */
+  /** The subject; `unknown` is an update of a kind that the SDK does not know. */
   readonly about: "mode" | "option" | "ended" | "resumed" | "decision" | "unparsed" | "agent" | "unknown";
   /** The fact, for people. */
   readonly text: string;

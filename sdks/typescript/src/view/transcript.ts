@@ -1,7 +1,7 @@
 /**
  * Finds, adds and changes turns and their items while a view is made (pure).
  *
- * What was given out is never changed. The first change after that makes a copy of its turn, so that a view costs what
+ * A published view is never changed. The first change after that makes a copy of its turn, so that a view costs what
  * has changed since the one before it.
  */
 

@@ -33,7 +33,7 @@ export function newToolCall(toolCallId: string, event: number, at: string): Tool
   };
 }
 
-/** What an update changes in a tool call: what it leaves out, or has as null, stays. */
+/** The tool call after an update. Members that the update leaves out, or has as null, stay. */
 export function toolChange(
   call: ToolCallItem,
   update: Json,
@@ -73,7 +73,7 @@ export function newTerminal(terminalId: string, call?: OpenCall): TerminalView {
   };
 }
 
-/** What an answer says of a terminal. */
+/** The terminal after an answer. */
 export function terminalChange(method: string, result: Json): Partial<TerminalView> {
   switch (method) {
     case "terminal/output": {
@@ -137,7 +137,7 @@ function exitOf(status: Json): TerminalView["exit"] {
   return { exitCode: numberAt(status, "exitCode"), signal: textAt(status, "signal") };
 }
 
-/** What an error says of what went wrong. */
+/** The message of an error. */
 export function failureFacts(error: Json): Partial<FailureItem> {
   const data = objectAt(error, "data");
   const [code, exitCode, signal] = [numberAt(error, "code"), numberAt(data, "exitCode"), textAt(data, "signal")];
