@@ -185,6 +185,19 @@ def test_show_says_what_a_crash_takes_with_it(place: Place) -> None:
     assert place.json("agents", "show", "apart", "--json")["isolation"] == "session"
 
 
+@pytest.mark.requirement("9.provenance")
+def test_show_marks_what_is_only_expected_or_inferred(place: Place) -> None:
+    before = place.run("agents", "show", "works").stdout
+    place.run("agents", "install", "works")
+    after = place.run("agents", "show", "works").stdout
+    (artifact,) = place.json("agents", "show", "works", "--json")["install"]["artifacts"]
+
+    assert "registry (expected)" in before
+    assert "(expected)" not in after
+    assert artifact["versionInferred"] is True, "the registry has it as an archive"
+    assert "(inferred)" in after
+
+
 @pytest.mark.requirement("9.offers-before-sessions")
 def test_show_asks_an_agent_for_its_models_when_told_to_and_knows_them_then(place: Place) -> None:
     assert "models" not in place.json("agents", "show", "mock", "--json")
