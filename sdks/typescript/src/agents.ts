@@ -21,7 +21,7 @@ export interface Progress {
 
 /** One program that an agent needs. */
 export interface Artifact {
-  /** `agent_process` speaks ACP, `native` is the agent behind it, `binary` is the program that a script of these starts. */
+  /** `agent_process` speaks ACP, `native` is the agent behind it, `binary` is the program that a script starts. */
   readonly kind: "agent_process" | "native" | "binary" | (string & {});
   /** The name of the package that has the program, or of the program. */
   readonly name: string;

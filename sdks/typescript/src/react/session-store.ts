@@ -33,14 +33,17 @@ export const LOADING: SessionState = { session: undefined, view: EMPTY_VIEW, sta
 export class SessionStore {
   readonly #client: SandboxAgent;
   readonly #id: string;
+  readonly #forget: () => void;
   readonly #listeners = new Set<() => void>();
   #state: SessionState = LOADING;
   #reading: AbortController | undefined;
   #stopping: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(client: SandboxAgent, id: string) {
+  /** `forget` is called when no component has shown it for a while. */
+  constructor(client: SandboxAgent, id: string, forget: () => void) {
     this.#client = client;
     this.#id = id;
+    this.#forget = forget;
   }
 
   readonly state = (): SessionState => this.#state;
@@ -61,6 +64,7 @@ export class SessionStore {
   #stop(): void {
     this.#reading?.abort();
     this.#reading = undefined;
+    this.#forget();
   }
 
   async #read(signal: AbortSignal): Promise<void> {
@@ -104,7 +108,7 @@ const stores = new WeakMap<SandboxAgent, Map<string, SessionStore>>();
 export function storeOf(client: SandboxAgent, id: string): SessionStore {
   const known = stores.get(client) ?? new Map<string, SessionStore>();
   stores.set(client, known);
-  const store = known.get(id) ?? new SessionStore(client, id);
+  const store = known.get(id) ?? new SessionStore(client, id, () => known.delete(id));
   known.set(id, store);
   return store;
 }
