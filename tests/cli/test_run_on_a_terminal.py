@@ -231,6 +231,19 @@ def test_the_chosen_option_is_marked(run: Talking) -> None:
         assert answer(terminal) == {"outcome": {"outcome": "selected", "optionId": "always"}}
 
 
+def test_more_options_than_the_terminal_has_room_for_are_printed_as_text(run: Talking) -> None:
+    options = [{"id": f"color-{number}", "label": f"Color {number}"} for number in range(1, 31)]
+    question = {"question": "Which one?", "options": options, "multiSelect": False}
+
+    with run.on_terminal("run", "scripted", questions(question)) as terminal:
+        terminal.expect("answer:")
+        assert "  1 Color 1\n" in str(terminal.screen)
+        assert "  30 Color 30\n" in str(terminal.screen)
+        terminal.type("30\r")
+
+        assert answer(terminal) == {"status": "answered", "answers": [["color-30"]]}
+
+
 def test_one_key_answers_and_leaves_the_line_that_you_were_typing(run: Talking) -> None:
     with run.on_terminal("run", "scripted") as terminal:
         terminal.expect("❯")
@@ -363,7 +376,7 @@ def test_a_form_is_filled_in_field_by_field(run: Talking) -> None:
         terminal.expect("A gift (y or n):")
         terminal.type("y")
         terminal.expect("Color (a number):")
-        terminal.type(f"{UP}\r")
+        terminal.type("2")
         terminal.expect("Note:")
         terminal.type("\r")
 

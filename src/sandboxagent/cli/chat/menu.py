@@ -13,7 +13,7 @@ KEY_TIMEOUT = 0.4
 REASON_TIMEOUT = 1.2
 """Seconds without another key after which a key answers that may be followed by a reason."""
 MAX_ROWS = 12
-"""Maximum number of options that are drawn below the question. More are printed as text."""
+"""Maximum number of rows of options that are drawn below the question. More are printed as text."""
 
 
 @dataclass(frozen=True, slots=True)

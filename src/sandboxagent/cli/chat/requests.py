@@ -27,7 +27,7 @@ from sandboxagent.cli.chat.forms import FormField, InvalidInput, fields
 from sandboxagent.cli.chat.input import Keyboard
 from sandboxagent.cli.chat.menu import MAX_ROWS, Menu
 from sandboxagent.cli.chat.render import ASCII, Marks, Showing, call_key
-from sandboxagent.cli.chat.screen import Screen, is_unicode
+from sandboxagent.cli.chat.screen import ROOM_BELOW, Screen, is_unicode
 from sandboxagent.cli.chat.status import StatusLine
 from sandboxagent.cli.output import complain, describe_duration, harmless, one_line
 from sandboxagent.client import (
@@ -57,6 +57,8 @@ MAX_TRIES = 2
 """Number of times that a permission is asked. Without a choice, it is rejected."""
 _WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
 """Words that people also type. They allow or reject this request only, never more."""
+FIRST_OF_TWO = 10
+"""The first number with two digits. With so many choices, a digit may be the beginning of a number."""
 _YES_OR_NO = frozenset({"y", "n"})
 MAX_REASON = 4096
 """Maximum number of characters of a reason, as the contract says."""
@@ -132,8 +134,9 @@ class TerminalAsking:
         self._tell([head, *few, *rest], key=call_key(request.tool_call.tool_call_id))
 
     def _offer(self, rows: Sequence[Line], menu: Menu) -> Menu:
-        """Return the menu with the options' rows. If the terminal cannot draw them there, print them as text."""
-        if self._screen.moves and 0 < len(rows) <= MAX_ROWS:
+        """Return the menu with the options' rows. If the terminal has no room to draw them, print them as text."""
+        room = min(MAX_ROWS, self._screen.height - ROOM_BELOW)
+        if self._screen.moves and 0 < len(self._rows([*rows, *menu.below])) <= room:
             return replace(menu, rows=rows)
         self._tell([*rows, *menu.below])
         return menu
@@ -246,7 +249,7 @@ class TerminalAsking:
             [[Span(f"  {number} {one_line(name)}")] for number, name in enumerate(names, 1)],
             Menu(
                 several=field.kind == "array",
-                keys=_YES_OR_NO if field.kind == "boolean" else frozenset(),
+                keys=_field_keys(field),
                 echo=lambda typed: _echo(typed, names),
             ),
         )
@@ -390,6 +393,13 @@ def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]
     by_key = {key: option for key, option in keyed if key}
     by_word = {word: option for option in by_key.values() for word in _WORDS.get(option.kind, ())}
     return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)} | by_word
+
+
+def _field_keys(field: FormField) -> frozenset[str]:
+    """Return the keys that fill in a field without Enter: y and n, or the numbers of few choices."""
+    if field.choices and field.kind != "array" and len(field.choices) < FIRST_OF_TWO:
+        return frozenset(map(str, range(1, len(field.choices) + 1)))
+    return _YES_OR_NO if field.kind == "boolean" else frozenset()
 
 
 def _option_rows(options: Sequence[PermissionOption]) -> list[Line]:

@@ -296,6 +296,10 @@ class Screen:
     def width(self) -> int:
         return width_of(self.stream)
 
+    @property
+    def height(self) -> int:
+        return height_of(self.stream)
+
     def show(self, blocks: Iterable[Block]) -> None:
         """Write blocks. With `quiet`, write only the agent's text."""
         for piece in blocks:

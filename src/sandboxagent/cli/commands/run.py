@@ -25,8 +25,8 @@ agent's own included. The arrow keys bring back earlier input, also of earlier r
 file input-history in the data directory, which only you can read. A line that begins with a space is
 not kept. Long output of tools and long changes are folded; /show shows them whole.
 
-One key answers a question, or the arrow keys and Enter choose an option. A reason may follow a rejection, and
-then Enter: "r use unittest instead". The agent gets it with the next prompt.
+One key answers a permission, and the arrow keys and Enter choose among all options. A reason may
+follow a rejection, and then Enter: "r use unittest instead". The agent gets it with the next prompt.
 
 The exit code is 0 if the turn ended normally, 1 if something failed, 2 for a mistake in the
 command line, 3 if the agent had to stop (max_tokens, max_turn_requests), 4 if it refused,
