@@ -27,6 +27,8 @@ pytestmark = [
 FILES = {f"sandboxagent-{__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".tgz")} | {IMAGE, NOTES}
 DOCKERFILES = {"Dockerfile": "server", "fleet.Dockerfile": "fleet"}
 """The files that images are built from, with the extra that each installs."""
+NEEDED = ("ca-certificates", "git")
+"""What agents need of a system."""
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +160,7 @@ def test_what_an_image_installs_runs_a_prompt(name: str, extra: str, image: Path
     program = environment / "bin" / "sandbox-agent"
 
     assert f"[{extra}]" in installs
+    assert all(any(f" {tool} " in f"{text} " for _, text in steps) for tool in NEEDED)
     assert list(copy.iterdir()) == [], "the wheel does not stay in the image"
     home = {"HOME": str(tmp_path), "PATH": os.defpath, "LANG": "C.UTF-8"}
     assert "You said: hello" in run(str(program), "run", "--no-daemon", "mock", "hello", cwd=tmp_path, env=home)
