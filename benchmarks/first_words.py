@@ -13,7 +13,7 @@ from servers import TOKEN, Failed, Running
 TIMEOUT = 60
 CONNECTING = """
 import asyncio, sys
-from sandboxagent.client import SandboxAgent
+from sandboxagent import SandboxAgent
 
 async def main():
     async with SandboxAgent.connect(sys.argv[1], sys.argv[2]):

@@ -45,7 +45,7 @@ IMPORTS = {
     "with asyncio": "import asyncio",
     "with uvloop, msgspec, httptools and sqlite3, too": "import asyncio, uvloop, msgspec, httptools, sqlite3",
     "our server": "import sandboxagent.server.main",
-    "our client": "import sandboxagent.client; sandboxagent.client.SandboxAgent",
+    "our client": "import sandboxagent; sandboxagent.SandboxAgent",
 }
 
 

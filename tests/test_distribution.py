@@ -41,7 +41,7 @@ except ValueError as error:
     print(error)
 """
 START = """
-from sandboxagent.client import StartFailed
+from sandboxagent import StartFailed
 from sandboxagent.client.sync import SandboxAgent
 try:
     with SandboxAgent.start(): pass
@@ -90,9 +90,9 @@ def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(
 def test_the_sdk_imports_nothing_of_the_server_nor_a_package_of_an_extra() -> None:
     program = """
 import sys
-import sandboxagent.client, sandboxagent.client.sync
-for name in sandboxagent.client.__all__:
-    getattr(sandboxagent.client, name)
+import sandboxagent, sandboxagent.client.sync
+for name in sandboxagent.__all__:
+    getattr(sandboxagent, name)
 print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONGEST, check=True)

@@ -275,6 +275,7 @@ def test_every_error_is_drawn_in_one_tree() -> None:
     modules = (errors, client_errors, failures)
     drawn = [name for module in modules for name in re.findall(r"[├└]── (\w+)", module.__doc__ or "")]
     drawn.remove(ClientError.__name__)  # The SDK's tree begins with it, and the server's tree names it.
+    drawn.remove(client_errors.AlreadyAnswered.__name__)  # The SDK's error has the name of the server's.
 
     assert sorted(drawn) == sorted(names_of_errors())
 

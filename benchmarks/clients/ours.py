@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypedDict
 
-from sandboxagent.client import SandboxAgent, Session, text_of
+from sandboxagent import SandboxAgent, Session, text_of
 
 QUIET_TIMEOUT = 3.0
 """Seconds without an update after which a burst with missing updates is over."""

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sandboxagent.client import Attachment, SandboxAgent
+from sandboxagent import Attachment, SandboxAgent
 
 REPORT = "region,sold\nnorth,17\nsouth,42\n"
 

@@ -6,7 +6,7 @@ usage: python examples/python/chat.py [agent] [prompt ...]
 import asyncio
 import sys
 
-from sandboxagent.client import SandboxAgent, text_of
+from sandboxagent import SandboxAgent, text_of
 
 
 async def main(agent: str = "mock", *prompts: str) -> None:

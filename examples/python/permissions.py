@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from sandboxagent.client import Answer, PermissionRequest, SandboxAgent
+from sandboxagent import Answer, PermissionRequest, SandboxAgent
 from sandboxagent.protocol.acp import FileEditToolCallContent, ToolCallUpdate
 
 PROJECT = Path.cwd().resolve()

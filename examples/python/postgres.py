@@ -14,7 +14,7 @@ import sys
 import psycopg
 from psycopg.types.json import Json
 
-from sandboxagent.client import Gap, SandboxAgent, Session
+from sandboxagent import Gap, SandboxAgent, Session
 
 # `json` keeps an envelope's text as it is. `jsonb` would refuse the \u0000 that a tool may well print.
 TABLE = """
@@ -38,7 +38,7 @@ async def keep(session: Session, connection: psycopg.AsyncConnection) -> None:
     # neither a restart of the server nor one of ours changes them.
     [(last,)] = await (await connection.execute(LAST, [session.id])).fetchall()
     print(f"keeping {session.id} after event {last}", flush=True)
-    async for event in session.follow(last):
+    async for event in session.log(last):
         if isinstance(event, Gap):
             print(f"what came after {event.after} and before {event.resumes_at} is no longer there", file=sys.stderr)
         else:

@@ -8,7 +8,7 @@ Answers are read from the terminal: an option's number, or a text of your own; s
 import asyncio
 import sys
 
-from sandboxagent.client import Answer, Question, QuestionRequest, SandboxAgent, ServerProblem
+from sandboxagent import Answer, Question, QuestionRequest, SandboxAgent, ServerProblem
 
 PROMPTS = ("Ask me a question, please.",)
 

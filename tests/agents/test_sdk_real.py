@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     Answer,
     Decision,
     ElicitationRequest,
@@ -31,7 +31,7 @@ from tests.agents.recipes import RECIPES
 from tests.support.client import run
 from tests.support.cutting import proxy
 from tests.support.model.script import Say, Script
-from tests.support.sdk import connected
+from tests.support.sdk import connected, log_of
 
 _folders = count(1)
 
@@ -290,7 +290,7 @@ def test_client_and_session_go_on_when_the_server_was_restarted(real: RealAgent)
             async with connected(real.server) as another:
                 resumed = await another.sessions.resume(session.id)
                 assert (await ask(resumed, there).text()).endswith("there, too")
-            prompts = [event async for event in session.history() if event.envelope.get("method") == "session/prompt"]
+            prompts = [event for event in await log_of(session) if event.envelope.get("method") == "session/prompt"]
             await session.terminate()
 
         assert len(prompts) == 3

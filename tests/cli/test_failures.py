@@ -2,8 +2,8 @@
 
 import pytest
 
+from sandboxagent import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 from sandboxagent.cli.failures import Failure, document, exit_code, is_mentioned_in, sentence, stderr
-from sandboxagent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 from sandboxagent.protocol.envelope import META
 
 

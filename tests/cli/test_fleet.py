@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sandboxagent import RequestError
 from sandboxagent.cli.commands.server import GATEWAY_FLAGS
 from sandboxagent.cli.fleet.local import PORTS, LocalFleet, find_places
 from sandboxagent.cli.main import main
-from sandboxagent.client import RequestError
 from sandboxagent.client.sync import SandboxAgent
 from sandboxagent.core.settings import OPTIONS
 from sandboxagent.fleet.gateway import main as gateway_run

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sandboxagent import LogEvent
 from sandboxagent.cli.commands.session_log import line, summary
 from sandboxagent.cli.commands.sessions import age
-from sandboxagent.client import LogEvent
 from tests.cli.cli_call import CliCall, ended, interrupted, nobody_reads, reading
 from tests.cli.place import PROGRAM, Place
 from tests.support.client import Client, Json, run

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.client import LogEvent, RequestError, SandboxAgent, Session, text_of
+from sandboxagent import LogEvent, RequestError, SandboxAgent, Session, text_of
 from tests.support.client import run
 from tests.support.cutting import Proxy, proxy
 from tests.support.running import Server, scripted
-from tests.support.sdk import connected, new_session, play, texts
+from tests.support.sdk import connected, log_of, new_session, play, texts
 
 TURNS, UPDATES = 4, 150
 EXPECTED = [str(number) for number in range(UPDATES)]
@@ -40,7 +40,7 @@ async def updates(client: SandboxAgent, session_id: str, ready: asyncio.Barrier)
 
 async def log(client: SandboxAgent, session_id: str) -> list[int]:
     session = await client.sessions.attach(session_id)
-    return [event.id async for event in session.follow() if isinstance(event, LogEvent)]
+    return [event.id async for event in session.log() if isinstance(event, LogEvent)]
 
 
 @pytest.mark.parametrize(("seed", "way"), [(0, "http"), (2, "websocket")])
@@ -70,7 +70,7 @@ def test_each_event_comes_once_and_in_order_however_often_the_network_is_cut(
             cutter.cancel()
             assert seen == [EXPECTED * TURNS] * len(sessions)
             for session, ids in zip(sessions, stored, strict=True):
-                history = [event async for event in session.history()]
+                history = await log_of(session)
                 assert ids == [event.id for event in history if isinstance(event, LogEvent)]
                 turns = [event for event in history if isinstance(event, LogEvent) and _is_start(event)]
                 assert len(turns) == TURNS, "no prompt ran twice"
@@ -130,7 +130,7 @@ def test_each_event_comes_once_and_in_order_over_restarts(
             for session in sessions:
                 await session.terminate()
             for session, ids in zip(sessions, await asyncio.gather(*stores), strict=True):
-                history = [event async for event in session.history()]
+                history = await log_of(session)
                 assert ids == [event.id for event in history if isinstance(event, LogEvent)]
 
     keeping = scripted("--state", str(tmp_path / "state"))

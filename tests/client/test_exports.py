@@ -1,4 +1,4 @@
-"""What `sandboxagent.client` exports, and that it is imported when it is used."""
+"""What `sandboxagent` exports, and that it is imported when it is used."""
 
 import ast
 import subprocess
@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-import sandboxagent.client
+import sandboxagent
 from tests.support.running import BOUND
 
 
 def test_everything_that_is_exported_is_there() -> None:
-    assert [name for name in sandboxagent.client.__all__ if not hasattr(sandboxagent.client, name)] == []
-    assert set(sandboxagent.client.__all__) <= set(dir(sandboxagent.client))
+    assert [name for name in sandboxagent.__all__ if not hasattr(sandboxagent, name)] == []
+    assert set(sandboxagent.__all__) <= set(dir(sandboxagent))
 
 
 def test_type_checkers_see_each_name_where_the_program_finds_it() -> None:
-    source = ast.parse(Path(sandboxagent.client.__file__).read_text())
+    source = ast.parse(Path(sandboxagent.__file__).read_text())
     imports = [node for node in ast.walk(source) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
     seen = {alias.name: node.module for node in imports for alias in node.names if node.module != "importlib"}
 
-    assert seen == sandboxagent.client._HOMES
-    assert sorted(seen) == sorted(sandboxagent.client.__all__)
+    assert seen == sandboxagent._HOMES
+    assert sorted([*seen, "__version__"]) == sorted(sandboxagent.__all__)
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
     with pytest.raises(AttributeError, match="SandboxAgnet"):
-        _ = sandboxagent.client.SandboxAgnet  # type: ignore[attr-defined]
+        _ = sandboxagent.SandboxAgnet  # type: ignore[attr-defined]
 
 
 def test_package_root_exports_client_and_errors_lazily() -> None:
@@ -36,14 +36,12 @@ import sys
 import sandboxagent
 before = [name for name in sys.modules if name.startswith("sandboxagent.")]
 from sandboxagent import SandboxAgent, SandboxAgentError
-import sandboxagent.client
-same = all(getattr(sandboxagent, name) is getattr(sandboxagent.client, name) for name in sandboxagent.__all__[:-1])
 rooms = {name.split(".")[1] for name in sys.modules if name.startswith("sandboxagent.")}
-print(before, same, rooms & {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server"})
+print(before, rooms & {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server"})
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=True)
 
-    assert done.stdout.strip() == "[] True set()"
+    assert done.stdout.strip() == "[] set()"
 
 
 def test_the_sdk_imports_neither_upstreams_models_nor_what_httpx_has_for_terminals() -> None:
@@ -63,9 +61,9 @@ import asyncio
 sys.setprofile(None)
 of_asyncio, calls = calls, 0
 sys.setprofile(count)
-import sandboxagent.client
-for name in sandboxagent.client.__all__:
-    getattr(sandboxagent.client, name)
+import sandboxagent
+for name in sandboxagent.__all__:
+    getattr(sandboxagent, name)
 sys.setprofile(None)
 print({"acp", "pydantic", "rich", "click", "pygments"} & {*sys.modules}, calls < 3 * of_asyncio, calls, of_asyncio)
 """

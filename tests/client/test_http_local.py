@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import uvloop
 
-from sandboxagent.client import SandboxAgent
+from sandboxagent import SandboxAgent
 from sandboxagent.client.api import Api
 from sandboxagent.client.errors import ConnectionLost, ForeignAnswer
 from sandboxagent.client.http import MAX_IDLE
@@ -78,7 +78,7 @@ def test_a_socket_that_is_gone_is_not_closed_again() -> None:
 def test_connecting_to_a_server_of_this_machine_imports_no_other_http_client(server: Server) -> None:
     program = f"""
 import asyncio, sys
-from sandboxagent.client import SandboxAgent
+from sandboxagent import SandboxAgent
 async def main():
     async with SandboxAgent.connect({server.url!r}, {TOKEN!r}): pass
 asyncio.run(main())

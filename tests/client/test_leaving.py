@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     Answer,
     ClientError,
     ConnectionLost,
@@ -93,11 +93,11 @@ def test_what_is_read_of_a_closed_client_ends() -> None:
         async with pretender() as pretending:
             async with SandboxAgent.connect(pretending.url) as client:
                 session = await opened(client, pretending)
-                following = session.follow()
+                following = session.log()
             async with asyncio.timeout(BOUND):
                 assert [item async for item in session.updates()] == []
                 assert [item async for item in following] == []
-                assert [item async for item in session.follow()] == []
+                assert [item async for item in session.log()] == []
 
     run(main())
 

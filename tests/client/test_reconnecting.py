@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     ConnectionLost,
     RequestError,
     SandboxAgent,
@@ -23,7 +23,7 @@ from sandboxagent.client.sync import SandboxAgent as BlockingSandboxAgent
 from tests.support.client import OUTCOME_UNKNOWN, run
 from tests.support.cutting import proxy
 from tests.support.running import BOUND, Server, scripted
-from tests.support.sdk import asked, connected, new_session, play, texts
+from tests.support.sdk import asked, connected, log_of, new_session, play, texts
 
 
 @pytest.fixture(params=["http", "websocket"])
@@ -90,7 +90,7 @@ def test_prompt_whose_socket_breaks_still_gets_its_own_end(way: str, server: Ser
             await session.cancel()
             assert await texts(turn) == ["after"]
             assert (await turn).stop_reason == "cancelled"
-            prompts = [event async for event in session.history() if event.envelope.get("method") == "session/prompt"]
+            prompts = [event for event in await log_of(session) if event.envelope.get("method") == "session/prompt"]
             assert len(prompts) == 1, "it was repeated under its key, and did not run twice"
 
     run(scenario())
@@ -186,7 +186,7 @@ def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(way: str
             with pytest.raises(RequestError) as failed:
                 await texts(turn)
             assert failed.value.data["type"] in OUTCOME_UNKNOWN
-            prompts = [event async for event in session.history() if event.envelope.get("method") == "session/prompt"]
+            prompts = [event for event in await log_of(session) if event.envelope.get("method") == "session/prompt"]
             # A kill may cost what was not yet acknowledged.
             assert len(prompts) <= 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.client import SessionChanges, SessionWatch
+from sandboxagent import SessionChanges, SessionWatch
 from sandboxagent.client.api import Api
 from sandboxagent.client.errors import ServerProblem
 from sandboxagent.client.session import fetch_session, fetch_sessions

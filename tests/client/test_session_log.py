@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
+from sandboxagent import Gap, SessionItem, TurnEnded, TurnStarted, text_of
 from sandboxagent.client.incoming import LogReader, Notification
 from sandboxagent.client.session import Updates
 from sandboxagent.core.cursor import Cursor

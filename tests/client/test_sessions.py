@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     Attachment,
     ClientError,
     ConnectionLost,
@@ -26,7 +26,7 @@ from sandboxagent.client import (
 from sandboxagent.protocol.acp import TextContentBlock
 from tests.support.client import run
 from tests.support.running import BOUND, Server, alive, scripted
-from tests.support.sdk import connected, new_session, play
+from tests.support.sdk import connected, log_of, new_session, play
 
 
 def test_what_is_asked_for_is_what_the_session_has(server: Server) -> None:
@@ -235,7 +235,7 @@ def test_a_private_server_that_dies_releases_every_caller() -> None:
         async with SandboxAgent.start(agent="mock") as client:
             session = await client.sessions.create()
             updates = session.updates()
-            following = session.follow(after=10**12)
+            following = session.log(after=10**12)
             turn = session.prompt("slow")
             await anext(turn)
             agent = (await client.agents.get("mock")).server_status.pid
@@ -265,7 +265,7 @@ def test_the_log_of_a_session_can_be_read_without_its_agent(tmp_path: Path) -> N
     async def second(server: Server, session_id: str) -> None:
         async with connected(server) as client:
             session = await client.sessions.attach(session_id)
-            assert "remember" in str([event async for event in session.history()])
+            assert "remember" in str(await log_of(session))
 
     with Server(directory=tmp_path, agents={"passing": scripted()}) as server:
         session_id = run(first(server))
@@ -279,7 +279,7 @@ def test_a_prompt_attaches_again_after_a_detach(server: Server) -> None:
             session = await new_session(client, server)
             await session.detach()
             assert await play(session, [["say", "back"]]).text() == "back"
-            following = session.follow()
+            following = session.log()
             await session.terminate()
             assert len([event async for event in following]) > 3
 
@@ -292,14 +292,14 @@ def test_a_session_that_is_over_is_read_to_its_end_and_forgotten(server: Server)
             session = await new_session(client, server)
             await play(session, [["say", "one"]])
             await session.terminate()
-            log = [event async for event in session.history()]
+            log = await log_of(session)
             last = log[-1]
             assert isinstance(last, LogEvent)
             elsewhere = await other.sessions.attach(session.id)
             async with asyncio.timeout(BOUND):
                 for each in (session, elsewhere):
-                    assert [event async for event in each.follow()] == log
-                    assert [event async for event in each.follow(after=last.id)] == []
+                    assert [event async for event in each.log()] == log
+                    assert [event async for event in each.log(after=last.id)] == []
                     assert [item async for item in each.updates()] == []
             assert not client._connection.is_attached(session.id)
             assert not other._connection.is_attached(session.id)
@@ -326,7 +326,7 @@ def test_updates_tell_of_a_crash_and_go_on(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as client:
             session = await new_session(client, server, "isolated")
-            updates, following = session.updates(), session.follow()
+            updates, following = session.updates(), session.log()
             with pytest.raises(RequestError) as failed:
                 await play(session, [["exit", 3]])
             assert (failed.value.slug, failed.value.fields["exitCode"]) == ("agent-exited", 3)
@@ -358,7 +358,7 @@ def test_following_ends_cleanly_when_the_session_is_deleted(server: Server, behi
         async with connected(server) as client, connected(server, buffer=1) as other:
             session = await new_session(client, server)
             elsewhere = await other.sessions.attach(session.id)
-            readers = [session.follow(), elsewhere.follow()]
+            readers = [session.log(), elsewhere.log()]
             updates = elsewhere.updates()
             waiting = [] if behind else [asyncio.create_task(_all(each)) for each in readers]
             await play(session, [["flood", 20, 100]])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     Agents,
     Answer,
     Files,
@@ -42,7 +42,7 @@ def test_a_script_can_prompt_and_read_on(server: Server) -> None:
         assert "again" in session.prompt("again").text()
         assert session.id in [info.session_id for info in client.sessions.list()]
         assert session.models().current_model_id == "mock-small"
-        events = list(session.history())
+        events = list(session.log(0, 10**12))
         assert events
         assert all(isinstance(event, LogEvent) for event in events)
         session.files.write("a.txt", "text")
@@ -74,7 +74,7 @@ def test_a_handler_may_block(server: Server) -> None:
 
 INTERRUPTED = """
 import signal, sys, threading
-from sandboxagent.client import text_of
+from sandboxagent import text_of
 from sandboxagent.client.sync import SandboxAgent
 
 url, token, work, program = sys.argv[1:]
@@ -179,7 +179,7 @@ def test_one_except_clause_catches_every_failure(server: Server) -> None:
 
     with blocking.SandboxAgent.connect(server.url, server.token) as client:
         session = client.sessions.create("isolated", cwd=server.work)
-        updates, following = session.updates(), session.follow()
+        updates, following = session.updates(), session.log()
         fail(lambda: client.sessions.get("no such"))
         fail(lambda: session.set_mode("no such"))
         fail(lambda: client.sessions.create("mock"))

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     Answer,
     ConnectionLost,
     ForeignAnswer,
@@ -328,7 +328,7 @@ def test_readers_learn_when_the_token_is_no_longer_good() -> None:
     async def main() -> None:
         async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
             session = await opened(client, pretending)
-            updates, following = session.updates(), session.follow()
+            updates, following = session.updates(), session.log()
             pretending.stream = lambda: problem("unauthorized", 401)
             pretending.results[EVENTS] = problem("unauthorized", 401)
             pretending.cut()

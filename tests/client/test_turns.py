@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from sandboxagent.client import (
+from sandboxagent import (
     MetadataUpdated,
     RequestError,
     SessionEnded,

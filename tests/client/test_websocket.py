@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from sandboxagent.client import ServerProblem, text_of
+from sandboxagent import ServerProblem, text_of
 from tests.support.client import run
 from tests.support.cutting import Proxy, proxy
 from tests.support.running import Server

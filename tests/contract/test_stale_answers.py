@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandboxagent.client import SandboxAgent, ServerProblem
+from sandboxagent import SandboxAgent, ServerProblem
 from tests.support.asking import ALLOW, PERMISSION_PARAMS, ask_outright
 from tests.support.client import Client, run
 from tests.support.nats import PROGRAM

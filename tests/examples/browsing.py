@@ -21,9 +21,11 @@ Json = dict[str, Any]
 class Relay:
     """`relay/app.py` as it is started by hand, with an agent; on any free port, unless told."""
 
+    program = "relay/app.py"
+
     def __init__(self, stage: Stage, agent: str = "mock", port: int = 0, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [*python("relay/app.py"), agent, str(port)],
+            [*python(self.program), agent, str(port)],
             cwd=stage.project,
             env=stage.environment | environment,
             stdin=subprocess.DEVNULL,

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sandboxagent.client import LogEvent, Session
+from sandboxagent import LogEvent, Session
 from tests.examples.database import postgres
 from tests.examples.staging import TIMEOUT, Stage, python
 from tests.support.client import run
 from tests.support.running import TOKEN, Server, eventually
-from tests.support.sdk import connected, new_session, play
+from tests.support.sdk import connected, log_of, new_session, play
 
 pytestmark = pytest.mark.xdist_group("postgres")
 Row = tuple[int, str, object]
@@ -73,7 +73,7 @@ async def keeping(database: str, session: Session, *, more_than: int) -> None:
 
 
 async def logged(session: Session) -> list[Row]:
-    log = [event async for event in session.history() if isinstance(event, LogEvent)]
+    log = [event for event in await log_of(session) if isinstance(event, LogEvent)]
     return [(event.id, event.direction, event.envelope) for event in log]
 
 

@@ -165,7 +165,7 @@ def test_the_page_of_examples_lists_them_all_and_how_to_run_each() -> None:
     said = (EXAMPLES / "README.md").read_text()
     programs = [*EXAMPLES.glob("python/*.py"), *EXAMPLES.glob("python/*/app.py"), *EXAMPLES.glob("typescript/*.ts")]
 
-    assert len(programs) == 11
+    assert len(programs) == 12
     assert "](typescript/browser.html)" in said
     assert "npm --prefix examples/typescript/react-chat start" in said
     for program in programs:

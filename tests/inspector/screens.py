@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sandboxagent.client import RequestError
+from sandboxagent import RequestError
 from sandboxagent.client.sync import SandboxAgent, Turn
 from tests.inspector.agent_browser import AgentBrowser
 from tests.inspector.browsing import WIDTHS, Tab

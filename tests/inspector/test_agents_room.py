@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.client import RequestError
+from sandboxagent import RequestError
 from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.package_server import PackageServer

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandboxagent.client import LogEvent
+from sandboxagent import LogEvent
 from sandboxagent.client.sync import SandboxAgent, Session
 from tests.inspector.browsing import Tab
 from tests.support.running import Server

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.client import LogEvent
+from sandboxagent import LogEvent
 from sandboxagent.client.sync import SandboxAgent, Session
 from tests.inspector.browsing import Tab
 from tests.support.running import TOKEN, Server

@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from sandboxagent.client import PermissionRequest
+from sandboxagent import PermissionRequest
 from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.running import BOUND, Server

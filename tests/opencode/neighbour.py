@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from sandboxagent.client import PermissionRequest, SandboxAgent, Session, text_of
+from sandboxagent import PermissionRequest, SandboxAgent, Session, text_of
 from tests.support.running import BOUND, Server, eventually
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxagent.client import SandboxAgent, Session
+from sandboxagent import SandboxAgent, Session
 from tests.support.loopback import answer
 from tests.support.running import BOUND
 from tests.support.sdk import permission

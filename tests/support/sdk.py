@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sandboxagent.client import SandboxAgent, Session, Turn, text_of
+from sandboxagent import Gap, LogEvent, SandboxAgent, Session, Turn, text_of
 from tests.support.running import BOUND, Server
 
 Program = list[list[Any]]
@@ -52,10 +52,17 @@ def asking(method: str, params: dict[str, Any]) -> Program:
 async def asked(session: Session) -> None:
     """Wait until the session's agent has asked something: a cancel before that would not withdraw it."""
     async with asyncio.timeout(BOUND):
-        while not await session.pending():
+        while not (await session.info()).pending:
             pass
 
 
 async def answered(turn: Turn) -> dict[str, Any]:
     """The answer that the agent got, as it says at the end of `asking`."""
     return json.loads((await texts(turn))[-1])["result"]
+
+
+async def log_of(session: Session, after: int = 0) -> list[LogEvent | Gap]:
+    """All that the session's log has by now."""
+    log = session.log(after)
+    log.close()
+    return [event async for event in log]

@@ -11,7 +11,7 @@ _TOP = """\
 
 # Python SDK
 
-All names that `sandboxagent.client` exports. Calls are async. A value from a server was true when the server answered.
+All names that `sandboxagent` exports. Calls are async. A value from a server was true when the server answered.
 Types of ACP such as `AgentMessageChunk` are in `sandboxagent.protocol.acp`, with the names and attributes of the
 package `acp` ([agent-client-protocol]). A prompt takes content blocks of either.
 `sandboxagent.protocol.decode.to_upstream` converts one of ours to the type of that package. The package comes with the
@@ -23,8 +23,9 @@ object, `dict[str, object]`.
 
 _GROUPS = {
     "A server": ["client"],
-    "Sessions and turns": ["sessions", "session", "turn", "incoming"],
-    "What happens in a session": ["updates"],
+    "Sessions and turns": ["sessions", "session", "turn", "following", "incoming"],
+    "What happens in a session": ["updates", "events"],
+    "A session as an app draws it": ["view", "reducer"],
     "What agents ask": ["requests"],
     "Agents and installs": ["agents"],
     "Files and directories": ["files", "api"],

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
-PACKAGE = "sandboxagent.client"
+PACKAGE = "sandboxagent"
+_CLIENT = "sandboxagent.client."
 
 _Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _CONTEXTS = {"asynccontextmanager": "AbstractAsyncContextManager", "contextmanager": "AbstractContextManager"}
@@ -75,10 +76,8 @@ def public_names() -> dict[str, list[Public]]:
     found: dict[str, list[Public]] = {}
     for node in ast.walk(package):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sandboxagent."):
-            module = (node.module or "").removeprefix(f"{PACKAGE}.")
-            # The base class of all errors is in a module of the server.
-            shared = module == "sandboxagent.protocol.errors"
-            path = directory.parent / "protocol" / "errors.py" if shared else directory / f"{module}.py"
+            path = directory.parent.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+            module = (node.module or "").removeprefix(_CLIENT)
             wanted = {alias.name for alias in node.names}
             found[module] = [each for each in defined_in(path) if each.name in wanted]
             missing = wanted - {each.name for each in found[module]}

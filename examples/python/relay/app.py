@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rooms import Room, Rooms
-from sandboxagent.client import (
+from sandboxagent import (
     ConnectionLost,
     LogEvent,
     PermissionRequest,

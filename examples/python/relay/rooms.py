@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from sandboxagent.client import Gap, LogEvent, PermissionRequest, QuestionRequest, SandboxAgent, Session
+from sandboxagent import Gap, LogEvent, PermissionRequest, QuestionRequest, SandboxAgent, Session
 
 Request = PermissionRequest | QuestionRequest
 
@@ -38,7 +38,7 @@ class Room:
 
     async def watch(self, after: int) -> AsyncGenerator[LogEvent | Gap | list[Request]]:
         """The log from an id on and, at the beginning and whenever it changes, what waits for an answer."""
-        log = self.session.follow(after)
+        log = self.session.log(after)
         event = asyncio.ensure_future(anext(log, None))
         asked = None
         try:

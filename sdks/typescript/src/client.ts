@@ -261,9 +261,10 @@ export class SandboxAgent implements AsyncDisposable {
     answer: (request: T) => Answer,
   ): Promise<void> {
     const { asking } = this.#connection;
-    const place = sessionId ?? asking.requests().find((request) => request.id === id)?.sessionId;
+    const known = asking.requests().find((request) => request.id === id)?.sessionId;
+    const place = sessionId ?? known;
     try {
-      if (!asking.knows(id)) await this.sessions.reach(id, place);
+      if (!asking.knows(id) || (known !== undefined && place !== known)) await this.sessions.reach(id, place);
       await asking.reply(kind, id, answer);
     } catch (error) {
       throw place === undefined ? error : await this.sessions.explained(error, id, place);

@@ -18,7 +18,7 @@ from sandboxagent.client.errors import (
 from sandboxagent.protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sandboxagent.client import Health, SandboxAgent
+    from sandboxagent import Health, SandboxAgent
     from sandboxagent.client.api import Api
     from sandboxagent.core.discovery import ServerAddress
 
@@ -96,7 +96,7 @@ async def _call(server: "ServerAddress", work: Callable[[CalledServer], Awaitabl
 
 async def attempt(remote: CalledServer, call: Awaitable[T], about: str = "") -> T | None:
     """Return the result of a call. If it fails, report that and return None, so that other calls can follow."""
-    from sandboxagent.client import RequestError
+    from sandboxagent import RequestError
 
     try:
         return await call

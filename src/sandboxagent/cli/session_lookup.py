@@ -14,7 +14,7 @@ from sandboxagent.client.errors import (
 from sandboxagent.protocol.json_bounds import read_answer
 
 if TYPE_CHECKING:
-    from sandboxagent.client import SessionInfo
+    from sandboxagent import SessionInfo
     from sandboxagent.client.api import Api
 
 

@@ -1,6 +1,7 @@
 """Connect to a running server or start a private one: the entry point of the SDK."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
@@ -10,9 +11,10 @@ from msgspec import Struct
 
 from sandboxagent.client.agents import Agents, Health, health
 from sandboxagent.client.api import Api, Locate
-from sandboxagent.client.connection import ClientConnection, ConnectionSettings, Tap
-from sandboxagent.client.errors import ConnectionLost, InvalidCall
+from sandboxagent.client.connection import BUNDLED_AGENT, ClientConnection, ConnectionSettings, Tap
+from sandboxagent.client.errors import AlreadyAnswered, ClientError, ConnectionLost, InvalidCall, ServerProblem
 from sandboxagent.client.files import Files
+from sandboxagent.client.following import read_history
 from sandboxagent.client.requests import (
     Answer,
     Decided,
@@ -24,17 +26,21 @@ from sandboxagent.client.requests import (
     QuestionHandler,
     QuestionRequest,
     Request,
+    nobody_asked,
+    read_pending,
 )
 from sandboxagent.client.session import SessionParts
 from sandboxagent.client.sessions import Sessions
 from sandboxagent.client.transport import SILENCE_TIMEOUT
+from sandboxagent.client.updates import Decision
 from sandboxagent.client.websocket import require_websockets
-from sandboxagent.protocol import methods
+from sandboxagent.protocol import errors, methods
 from sandboxagent.protocol.envelope import Object, objects_at
 
 if TYPE_CHECKING:
     from sandboxagent.client.embedded import EmbeddedServer
 
+logger = logging.getLogger(__name__)
 R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
 
 RECONNECT_TIMEOUT = 30.0
@@ -83,6 +89,7 @@ class SandboxAgent:
     def __init__(self, api: Api, connection: ClientConnection, agent: str | None, cwd: Path | None) -> None:
         self._api = api
         self._connection = connection
+        self._agent = agent
         self.agents = Agents(api)
         """The agents that the server knows, with a method to install them."""
         self.sessions = Sessions(SessionParts(api, connection), agent, cwd)
@@ -260,59 +267,64 @@ class SandboxAgent:
         self._connection.asking.handlers.elicitation = handler
         return handler
 
-    async def reply_permission(self, id: str, option_id: str) -> None:
-        """Answer a permission request that its handler left open by returning None.
+    async def reply_permission(self, id: str, option_id: str, *, session_id: str | None = None) -> None:
+        """Answer a permission request by its id: one that a handler left open, or one that was stored.
 
         Args:
             id: id of the request (`request.id`).
             option_id: id of the chosen option of the request.
+            session_id: the request's session. In another process, this client attaches to it.
 
         Raises:
-            ServerProblem: the request is settled (`already-answered`), or this client has no open request with this id
-                (`nobody-asked`).
+            AlreadyAnswered: the request is settled. The error says who decided.
+            ServerProblem: no open request has this id (`nobody-asked`), or the answer does not fit (`wrong-answer`).
         """
-        await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
+        await self._reply(id, session_id, PermissionRequest, lambda request: request.select(option_id))
 
-    async def reject_permission(self, id: str, *, reason: str | None = None) -> None:
-        """Reject a permission request that its handler left open. The agent gets the reason."""
-        await self._reply(id, PermissionRequest, lambda request: request.reject(reason=reason))
+    async def reject_permission(self, id: str, *, reason: str | None = None, session_id: str | None = None) -> None:
+        """Reject a permission request by its id. The agent gets the reason."""
+        await self._reply(id, session_id, PermissionRequest, lambda request: request.reject(reason=reason))
 
-    async def reply_question(self, id: str, answers: Sequence[str | Sequence[str]]) -> None:
-        """Answer a question request that its handler left open by returning None.
+    async def reply_question(
+        self, id: str, answers: Sequence[str | Sequence[str]], *, session_id: str | None = None
+    ) -> None:
+        """Answer a question request by its id.
 
         Args:
             id: id of the request (`request.id`).
             answers: for each question, one answer or a list of answers.
+            session_id: the request's session. In another process, this client attaches to it.
 
         Raises:
-            ServerProblem: the request is settled (`already-answered`), this client has no open request with this id
-                (`nobody-asked`), or the answers do not fit (`wrong-answer`). After `wrong-answer` you can try again.
+            AlreadyAnswered: the request is settled. The error says who decided.
+            ServerProblem: no open request has this id (`nobody-asked`), or the answers do not fit (`wrong-answer`).
+                After `wrong-answer` you can try again.
         """
-        await self._reply(id, QuestionRequest, lambda request: request.answer(*answers))
+        await self._reply(id, session_id, QuestionRequest, lambda request: request.answer(*answers))
 
-    async def reject_question(self, id: str, *, reason: str | None = None) -> None:
-        """Decline a question request that its handler left open. The agent gets the reason."""
-        await self._reply(id, QuestionRequest, lambda request: request.reject(reason=reason))
+    async def reject_question(self, id: str, *, reason: str | None = None, session_id: str | None = None) -> None:
+        """Decline a question request by its id. The agent gets the reason."""
+        await self._reply(id, session_id, QuestionRequest, lambda request: request.reject(reason=reason))
 
-    async def reply_elicitation(self, id: str, content: Object | None = None) -> None:
-        """Submit a form that its handler left open, with `content` as the values of its fields."""
-        await self._reply(id, ElicitationRequest, lambda request: request.accept(content))
+    async def reply_elicitation(self, id: str, content: Object | None = None, *, session_id: str | None = None) -> None:
+        """Submit a form by the id of its request, with `content` as the values of its fields."""
+        await self._reply(id, session_id, ElicitationRequest, lambda request: request.accept(content))
 
-    async def reject_elicitation(self, id: str, *, reason: str | None = None) -> None:
-        """Decline a form that its handler left open. The agent gets the reason."""
-        await self._reply(id, ElicitationRequest, lambda request: request.decline(reason=reason))
+    async def reject_elicitation(self, id: str, *, reason: str | None = None, session_id: str | None = None) -> None:
+        """Decline a form by the id of its request. The agent gets the reason."""
+        await self._reply(id, session_id, ElicitationRequest, lambda request: request.decline(reason=reason))
 
     def requests(self) -> list[Request]:
         """Return the requests that wait for an answer of this client, in all sessions that it is attached to."""
         return self._connection.asking.requests()
 
-    async def pending(self, session_id: str | None = None) -> list[Object]:
-        """Return agents' requests that wait for an answer, in one session or in all sessions of the server.
-
-        Each is a JSON object, as `_sandboxagent/session/pending` returns it.
-        """
+    async def pending(self, session_id: str | None = None) -> list[Request]:
+        """Return agents' requests that wait for an answer, in one session or in all sessions of the server."""
         params: Object = {} if session_id is None else {"sessionId": session_id}
-        return objects_at(await self.request(methods.PENDING, params), "pending")
+        agent = None if session_id is None else (await self.sessions.get(session_id)).agent
+        result = await self._connection.request(methods.PENDING, params, agent=agent or self._agent or BUNDLED_AGENT)
+        found = map(read_pending, objects_at(result, "pending"))
+        return [each for each in found if each is not None]
 
     # The protocol itself
 
@@ -344,5 +356,40 @@ class SandboxAgent:
         how = await server.ended()
         self._connection.fail(ConnectionLost(f"the private server {how}\n{server.stderr}".rstrip()))
 
-    async def _reply(self, id: str, kind: type[R], answer: Callable[[R], Answer]) -> None:
-        await self._connection.asking.reply(id, lambda request: answer(request) if isinstance(request, kind) else None)
+    async def _reply(self, id: str, session_id: str | None, kind: type[R], answer: Callable[[R], Answer]) -> None:
+        asking = self._connection.asking
+        known = next((request.session_id for request in asking.requests() if request.id == id), None)
+        place = session_id or known
+        try:
+            is_elsewhere = None not in (session_id, known) and session_id != known
+            if is_elsewhere or not asking.knows(id):
+                await self._reach(id, place)
+            await asking.reply(id, lambda request: answer(request) if isinstance(request, kind) else None)
+        except ServerProblem as problem:
+            decision = None if place is None else await self._find_decision(problem, id, place)
+            if decision is None:
+                raise
+            decider = " ".join(str(decision.by[name]) for name in ("kind", "user", "name") if decision.by.get(name))
+            detail = f"the request {id} is settled: {decision.outcome}, by {decider}"
+            raise AlreadyAnswered(detail, {"outcome": decision.outcome}, decision) from problem
+
+    async def _reach(self, id: str, session_id: str | None) -> None:
+        """Attach to the session of an open request, so that this client can answer it."""
+        found = next((each for each in await self.pending(session_id) if each.id == id), None)
+        if found is None or found.session_id is None:
+            raise nobody_asked(id)
+        await self.sessions.attach(found.session_id)
+        await self._connection.asking.wait_for(id)
+
+    async def _find_decision(self, problem: ServerProblem, id: str, session_id: str) -> Decision | None:
+        """Return the decision that came before an answer, if the session's log has it."""
+        if problem.slug not in (errors.AlreadyAnswered.slug, errors.NobodyAsked.slug):
+            return None
+        try:
+            async for event in read_history(self._connection, session_id, 0, None):
+                if isinstance(event.item, Decision) and event.item.request_id == id:
+                    return event.item
+        except ClientError as error:
+            # A session that is gone has no log. The problem is still true.
+            logger.info("the decision is not known request=%s reason=%s", id, error)
+        return None

@@ -192,10 +192,16 @@ class ClientConnection:
         self._register(feed, session_id, self._feeds)
         return feed
 
-    def open_follower(self, session_id: str, after: int) -> Cursor[LogEntry]:
-        """Return a cursor over all events of a session's log after a position. Dropping the last reference ends it."""
-        follower = Cursor(LogSource(self.request, session_id), after, self._settings.buffer)
-        self._register(follower, session_id, self._followers)
+    def open_follower(self, session_id: str, after: int, before: int | None = None) -> Cursor[LogEntry]:
+        """Return a cursor over all events of a session's log after a position, or between two positions.
+
+        Dropping the last reference ends it.
+        """
+        follower = Cursor(LogSource(self.request, session_id, before), after, self._settings.buffer)
+        if before is None:
+            self._register(follower, session_id, self._followers)
+        else:
+            follower.close()
         return follower
 
     def _register(self, cursor: Cursor[ItemT], session_id: str, registry: dict[str, WeakSet[Cursor[ItemT]]]) -> None:

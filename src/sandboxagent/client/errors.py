@@ -4,6 +4,7 @@ SandboxAgentError           base of all errors, with `slug`, `message` and `fiel
 └── ClientError             an error that the SDK raises
     ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
     ├── ServerProblem       the server refuses the request, and says why
+    │   ├── AlreadyAnswered a request of an agent is settled, and the error says by whom
     │   └── ForeignAnswer   the response is not from sandbox-agent, but from a proxy for example
     ├── ConnectionLost      the server cannot be reached, or the connection broke and the outcome is unknown
     │   └── TlsFailed       TLS failed: the server's certificate has expired, for example
@@ -13,13 +14,17 @@ SandboxAgentError           base of all errors, with `slug`, `message` and `fiel
 """
 
 from collections.abc import Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from sandboxagent.protocol import errors
 from sandboxagent.protocol.envelope import Object
 from sandboxagent.protocol.errors import URN, SandboxAgentError
 from sandboxagent.protocol.json_bounds import read_answer
+
+if TYPE_CHECKING:
+    from sandboxagent.client.updates import Decision
 
 _ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
 _EXCERPT = 200
@@ -70,6 +75,21 @@ class ServerProblem(ClientError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.slug, self.title, self.status, self.detail, self.fields)
+
+
+class AlreadyAnswered(ServerProblem):
+    """A request of an agent is settled: another answer came first, or it was withdrawn."""
+
+    def __init__(self, detail: str, fields: Object | None = None, decision: "Decision | None" = None) -> None:
+        super().__init__(errors.AlreadyAnswered.slug, errors.AlreadyAnswered.title, 409, detail, fields)
+        outcome = self.fields.get("outcome")
+        self.outcome = outcome if isinstance(outcome, str) else ""
+        """Outcome of the request: `answered`, `rejected` or `cancelled`; empty if the server does not say."""
+        self.decision = decision
+        """Who or what decided, and how, if the session's log has it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.detail, self.fields, self.decision)
 
 
 class ForeignAnswer(ServerProblem):
@@ -145,7 +165,10 @@ def problem(document: bytes) -> ServerProblem | None:
         return None
     detail = members.get("detail")
     fields = {name: value for name, value in members.items() if name not in _ABOUT_ITSELF}
-    return ServerProblem(kind.removeprefix(URN), title, status, detail if isinstance(detail, str) else "", fields)
+    slug, words = kind.removeprefix(URN), detail if isinstance(detail, str) else ""
+    if slug == errors.AlreadyAnswered.slug:
+        return AlreadyAnswered(words, fields)
+    return ServerProblem(slug, title, status, words, fields)
 
 
 def foreign(url: str, status: int, content_type: str, body: bytes) -> ForeignAnswer:

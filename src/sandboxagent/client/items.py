@@ -31,6 +31,8 @@ from sandboxagent.client.view import (
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Object, at, list_at, object_at, objects_at, text_at
 
+BEGINNINGS = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
+"""Requests of clients with which the log of a session begins."""
 MAX_OUTPUT = 1 << 20
 """Maximum number of UTF-16 code units that are kept of the output of an agent's own terminal."""
 _KINDS = frozenset(get_args(ToolCallKind))

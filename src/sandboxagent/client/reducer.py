@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sandboxagent.client import items
 from sandboxagent.client.incoming import LogEvent
-from sandboxagent.client.items import Moment, number_at, objects_in, ours, rpc_id
+from sandboxagent.client.items import BEGINNINGS, Moment, number_at, objects_in, ours, rpc_id
 from sandboxagent.client.terminals import Terminals
 from sandboxagent.client.transcript import TOLD, DraftTurn, Place, Transcript, new_turn
 from sandboxagent.client.updates import Gap
@@ -42,8 +42,6 @@ from sandboxagent.client.view import (
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import Object, object_at, text_at
 
-BEGINNINGS = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
-"""Requests of clients with which the log of a session begins."""
 _REPLAYED = frozenset(
     {"user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"}
 )

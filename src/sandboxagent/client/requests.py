@@ -8,26 +8,29 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from datetime import datetime
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import ValidationError
 
-from sandboxagent.client.errors import ClientError, RequestError, ServerProblem
+from sandboxagent.client.errors import AlreadyAnswered, ClientError, RequestError, ServerProblem
 from sandboxagent.client.incoming import RequestId
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.acp import PermissionOption, ToolCallUpdate
 from sandboxagent.protocol.decode import read
 from sandboxagent.protocol.envelope import META, Object, list_at, object_at, objects_at, text_at
-from sandboxagent.protocol.errors import AlreadyAnswered, NobodyAsked
+from sandboxagent.protocol.errors import NobodyAsked
 
 logger = logging.getLogger(__name__)
 
 
 METHOD_NOT_FOUND = -32601
+ARRIVAL_TIMEOUT = 10.0
+"""Seconds for the stream to bring a request that the server has listed."""
 MAX_REMEMBERED = 1000
 """Maximum number of settled requests that are remembered, so that a late answer gets the outcome."""
 
@@ -56,6 +59,8 @@ class PermissionRequest:
     """The tool call that needs the permission."""
     options: list[PermissionOption]
     """The options to choose from."""
+    asked_at: datetime | None = None
+    """The time of the request. None in a handler, and in `client.requests()`."""
 
     def allow(self) -> Answer:
         """Allow the tool call once. If the agent offers no such option, or several, the request is rejected."""
@@ -129,6 +134,8 @@ class QuestionRequest:
     """The questions, one by one."""
     question_id: str | None = None
     """The agent's own id of the request, which a `Decision` has as well. Another agent may use the same id."""
+    asked_at: datetime | None = None
+    """The time of the request. None in a handler, and in `client.requests()`."""
 
     def answer(self, *answers: str | Sequence[str]) -> Answer:
         """Answer each question, in order.
@@ -154,12 +161,14 @@ class ElicitationRequest:
     """Id of the session whose agent asks; None if the request belongs to no session."""
     message: str
     """Text that explains the request."""
-    mode: str
+    mode: Literal["form", "url"]
     """`form` or `url`."""
     schema: Object = field(default_factory=dict[str, object])
     """JSON Schema of the form."""
     url: str | None = None
     """The address to visit, if `mode` is `url`."""
+    asked_at: datetime | None = None
+    """The time of the request. None in a handler, and in `client.requests()`."""
 
     def accept(self, content: Object | None = None) -> Answer:
         """Submit the form, with `content` as the values of its fields."""
@@ -247,6 +256,8 @@ class Asking:
         self._rejections: dict[RequestId, Object] = {}
         """For each answer that is being sent: the rejection to send if the server refuses the answer."""
         self._warned: set[str] = set()
+        self._changed: asyncio.Future[None] | None = None
+        """Done when a request has arrived or is settled."""
 
     def ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
         """Answer an agent's request in a task of its own, because the answer may take as long as a person needs."""
@@ -281,6 +292,7 @@ class Asking:
                 return _unread(method)
             return await asyncio.Future()  # Another client may understand it.
         self._open[key] = request
+        self._note_change()
         answer = await self._answer(request)
         if answer is None:
             return await asyncio.Future()  # Deferred: `reply` or a withdrawal cancels this task.
@@ -296,7 +308,24 @@ class Asking:
                 return
         if id in self._settled:
             raise _already_answered(id, self._settled[id])
-        raise _nobody_asked(id)
+        raise nobody_asked(id)
+
+    def knows(self, id: str) -> bool:
+        """Return whether a request is open here, or its outcome is known."""
+        return id in self._settled or any(request.id == id for request in self._open.values())
+
+    async def wait_for(self, id: str) -> None:
+        """Wait until the stream has brought a request or its outcome, for a limited time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ARRIVAL_TIMEOUT):
+                while not self.knows(id):
+                    if self._changed is None or self._changed.done():
+                        self._changed = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._changed)
+
+    def _note_change(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     def requests(self) -> list[Request]:
         """Return the requests that wait for an answer of this client."""
@@ -316,6 +345,7 @@ class Asking:
 
     def _remember(self, id: str, outcome: str) -> None:
         self._settled[id] = outcome
+        self._note_change()
         if len(self._settled) > MAX_REMEMBERED:
             self._settled.popitem(last=False)
 
@@ -378,15 +408,16 @@ def _reported() -> Generator[None]:
         logger.info("an answer was not given reason=%s", error)
 
 
-def _already_answered(id: str, outcome: str) -> ServerProblem:
+def _already_answered(id: str, outcome: str) -> AlreadyAnswered:
     detail = f"the request {id} is settled, and its outcome is {outcome}; there is nothing left to answer"
-    return ServerProblem(AlreadyAnswered.slug, AlreadyAnswered.title, 409, detail, {"outcome": outcome})
+    return AlreadyAnswered(detail, {"outcome": outcome})
 
 
-def _nobody_asked(id: str) -> ServerProblem:
+def nobody_asked(id: str) -> ServerProblem:
+    """Return the error for an answer to a request that is not open."""
     detail = (
-        f"no request of this kind waits here under the id {id}; attach to its session, and answer the request that "
-        "comes: the server sends open requests again, under the same id unless it was restarted"
+        f"no open request of this kind has the id {id}: it was withdrawn, its agent's process has ended, "
+        "or it belongs to another session"
     )
     return ServerProblem(NobodyAsked.slug, NobodyAsked.title, 404, detail)
 
@@ -423,27 +454,52 @@ def rejection(request: Request) -> Answer:
 def _request(method: str, params: Object, id: str) -> Request | None:
     """Parse an agent's request. Return None if this client cannot parse it."""
     try:
-        return _read(method, params, id)
+        return read_request(method, params, id)
     except ValidationError:
         logger.exception("a request cannot be read method=%s session=%s", method, text_at(params, "sessionId"))
         return None
 
 
-def _read(method: str, params: Object, id: str) -> Request | None:
+def read_request(method: str, params: Object, id: str, asked_at: datetime | None = None) -> Request | None:
+    """Parse an agent's request. Return None for a method by which agents ask people nothing.
+
+    Raises msgspec.ValidationError if it cannot be parsed.
+    """
     session_id = text_at(params, "sessionId")
     match method:
         case methods.REQUEST_PERMISSION:
             tool_call = read(params.get("toolCall"), ToolCallUpdate)
-            return PermissionRequest(id, session_id or "", tool_call, _options(params))
+            return PermissionRequest(id, session_id or "", tool_call, _options(params), asked_at)
         case methods.REQUEST_QUESTION:
             name, prompt = text_at(params, "questionId"), text_at(params, "prompt") or ""
-            return QuestionRequest(id, session_id or "", prompt, _questions(params), name)
+            return QuestionRequest(id, session_id or "", prompt, _questions(params), name, asked_at)
         case methods.ELICITATION:
-            mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
+            mode, message = _mode(params), text_at(params, "message") or ""
             schema, url = object_at(params, "requestedSchema"), text_at(params, "url")
-            return ElicitationRequest(id, session_id, message, mode, schema, url)
+            return ElicitationRequest(id, session_id, message, mode, schema, url, asked_at)
         case _:
             return None
+
+
+def read_pending(entry: Object) -> Request | None:
+    """Parse an entry of the server's list of pending requests. Return None if this client cannot parse it."""
+    method, params = text_at(entry, "envelope", "method") or "", object_at(entry, "envelope", "params")
+    try:
+        return read_request(method, params, text_at(entry, "id") or "", read_time(text_at(entry, "askedAt") or ""))
+    except ValidationError:
+        return None
+
+
+def read_time(at: str) -> datetime | None:
+    """Parse a time of the server. Return None if it is none."""
+    try:
+        return datetime.fromisoformat(at)
+    except ValueError:
+        return None
+
+
+def _mode(params: Object) -> Literal["form", "url"]:
+    return "url" if params.get("mode") == "url" else "form"
 
 
 def _options(params: Object) -> list[PermissionOption]:

@@ -15,8 +15,11 @@ from sandboxagent.client.agents import Agents, Models, Modes
 from sandboxagent.client.api import Api
 from sandboxagent.client.connection import ClientConnection
 from sandboxagent.client.errors import InvalidCall, RequestError
+from sandboxagent.client.events import SessionEvent
 from sandboxagent.client.files import Files
-from sandboxagent.client.incoming import LogEntry, LogEvent, LogReader, LogSource, Notification, as_notification
+from sandboxagent.client.following import Following, SessionLog, read_history
+from sandboxagent.client.incoming import LogReader, Notification, as_notification
+from sandboxagent.client.reducer import SessionReducer
 from sandboxagent.client.requests import (
     Decided,
     ElicitationRequest,
@@ -24,6 +27,7 @@ from sandboxagent.client.requests import (
     PermissionRequest,
     QuestionRequest,
     Request,
+    read_pending,
 )
 from sandboxagent.client.turn import Turn
 from sandboxagent.client.updates import (
@@ -35,31 +39,13 @@ from sandboxagent.client.updates import (
     blocks,
     read_item,
 )
-from sandboxagent.core import cursor
+from sandboxagent.client.view import Context, Cost, SessionView
 from sandboxagent.core.cursor import Cursor
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
 from sandboxagent.protocol.decode import read
-from sandboxagent.protocol.envelope import META, Object, list_at, object_at, text_at
+from sandboxagent.protocol.envelope import META, Object, list_at, object_at, objects_at, text_at
 from sandboxagent.protocol.errors import UnknownSession
-
-
-class Context(Struct, frozen=True):
-    """The fill level of an agent's context window, in tokens."""
-
-    used: int
-    """Number of tokens that the context contains."""
-    size: int
-    """Number of tokens that the context can contain."""
-
-
-class Cost(Struct, frozen=True):
-    """An amount of money that a session has cost."""
-
-    amount: float
-    """The amount, in units of the currency."""
-    currency: str
-    """Currency in ISO 4217, such as `USD`."""
 
 
 class Activity(Struct, rename="camel", kw_only=True, frozen=True):
@@ -143,47 +129,6 @@ async def fetch_sessions(api: Api, cwd: str | None = None) -> AsyncGenerator[Ses
         if page.next_cursor is None:
             return
         cursor = page.next_cursor
-
-
-class Following(AsyncIterator[LogEvent | Gap]):
-    """The events of a session's log after a position, and each new event as it comes.
-
-    The iteration ends when the session is terminated or deleted, or when you detach.
-    """
-
-    def __init__(self, connection: ClientConnection, session_id: str, after: int) -> None:
-        self._cursor = connection.open_follower(session_id, after)
-
-    def close(self) -> None:
-        """Take no new events. The iteration ends after those that the log has by now."""
-        self._cursor.fall_behind()
-        self._cursor.close()
-
-    async def __anext__(self) -> LogEvent | Gap:
-        try:
-            item = await self._cursor.next()
-        except InvalidCall:
-            # The client is closed.
-            item = None
-        except RequestError as error:
-            if error.slug != UnknownSession.slug:
-                raise
-            # The session was deleted with its log.
-            item = None
-        if item is None:
-            raise StopAsyncIteration
-        event = _event(item)
-        if isinstance(event, LogEvent) and _is_final(event):
-            self._cursor.close()
-        return event
-
-
-def _event(item: LogEntry | cursor.Gap) -> LogEvent | Gap:
-    return item.event if isinstance(item, LogEntry) else Gap(item.after, item.resumes_at)
-
-
-def _is_final(event: LogEvent) -> bool:
-    return event.envelope.get("method") == methods.ENDED and text_at(event.envelope, "params", "reason") in FINAL
 
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
@@ -336,32 +281,56 @@ class Session:
         log = self._connection.open_log(self.id)
         return Updates(self._connection.open_feed(self.id, log, after), log)
 
-    async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
-        """Yield the session's log between two positions: every envelope to and from its agent.
+    def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[SessionEvent]:
+        """Return the session's past as typed events, oldest first.
 
         A `Gap` takes the place of events that were deleted from the log.
 
         Args:
-            after: position before the first event that is yielded.
-            before: position after the last event that is yielded; without it, the log is read to its end.
+            after: position before the first event.
+            before: position after the last event; without it, the past is read to its end.
         """
-        log = Cursor(LogSource(self._connection.request, self.id, before), after, 0)
-        log.close()
-        while (item := await log.next()) is not None:
-            yield _event(item)
+        return read_history(self._connection, self.id, after, before)
 
-    def follow(self, after: int = 0) -> Following:
-        """Return the session's log after a position, and then each new event as it comes.
+    def follow(self, after: int = 0, *, view: SessionView | None = None) -> Following:
+        """Return the session's past as typed events, and then each new event as it comes, with the session's state.
 
-        Use it to store or relay a session: keep the last id, and continue from there after any interruption. The
-        iteration ends when the session is terminated or deleted, or when you detach.
+        `following.view` is the session after the last event, as an app draws it. The iteration ends when the session
+        is terminated or deleted, or when you detach.
+
+        Args:
+            after: position before the first event. The view then begins with a gap.
+            view: a view that you have stored, to continue from it.
+
+        Raises:
+            InvalidCall: both `after` and `view` are given.
         """
-        return Following(self._connection, self.id, after)
+        if after and view is not None:
+            raise InvalidCall("give follow() either after or view")
+        reducer = SessionReducer(view)
+        if after:
+            reducer.add(Gap(0, after + 1))
+        return Following(SessionLog(self._connection, self.id, reducer.view.position), reducer)
 
-    async def pending(self) -> list[Object]:
-        """Return all requests of the session's agent that wait for an answer, as JSON objects."""
-        result = await self._call(methods.PENDING)
-        return [each for each in list_at(result, "pending") if isinstance(each, dict)]
+    def log(self, after: int = 0, before: int | None = None) -> SessionLog:
+        """Return the session's log: every envelope to and from its agent, as it was sent.
+
+        Use it to store or relay a session: keep the last id, and continue from there after any interruption. With
+        `before` it ends there. Without it, each new event follows as it comes, as with `follow`.
+
+        Args:
+            after: position before the first event.
+            before: position after the last event.
+        """
+        return SessionLog(self._connection, self.id, after, before)
+
+    async def pending(self) -> list[Request]:
+        """Return all requests of the session's agent that wait for an answer, oldest first.
+
+        Every client that is attached to the session can answer them.
+        """
+        found = map(read_pending, objects_at(await self._call(methods.PENDING), "pending"))
+        return [each for each in found if each is not None]
 
     def requests(self) -> list[Request]:
         """Return the requests of the session's agent that wait for an answer of this client.

@@ -18,6 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from sandboxagent.client import agents as _agents
 from sandboxagent.client import files as _files
+from sandboxagent.client import following as _following
 from sandboxagent.client import session as _session
 from sandboxagent.client import sessions as _sessions
 from sandboxagent.client import turn as _turn
@@ -25,6 +26,7 @@ from sandboxagent.client.api import Locate
 from sandboxagent.client.client import MAX_BUFFER_BYTES, RECONNECT_TIMEOUT
 from sandboxagent.client.client import SandboxAgent as AsyncSandboxAgent
 from sandboxagent.client.errors import InvalidCall
+from sandboxagent.client.events import SessionEvent
 from sandboxagent.client.requests import (
     Answer,
     ElicitationRequest,
@@ -34,6 +36,7 @@ from sandboxagent.client.requests import (
 )
 from sandboxagent.client.transport import SILENCE_TIMEOUT
 from sandboxagent.client.updates import PromptBlock, TurnEnded, TurnItem
+from sandboxagent.client.view import SessionView
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -211,7 +214,7 @@ class Session:
         self.cancel = _waiting(portal, session.cancel)
         self.updates = _iterating(portal, session.updates)
         self.history = _iterating(portal, session.history)
-        self.follow = _iterating(portal, session.follow)
+        self.log = _iterating(portal, session.log)
         self.pending = _waiting(portal, session.pending)
         self.requests = _there(portal, session.requests)
         self.models = _waiting(portal, session.models)
@@ -243,6 +246,10 @@ class Session:
         self._session.on_elicitation(_run_in_thread(handler))
         return handler
 
+    def follow(self, after: int = 0, *, view: SessionView | None = None) -> "Following":
+        """Return the session's past as typed events, and then each new event as it comes, with the session's state."""
+        return Following(self._portal, _there(self._portal, self._session.follow)(after, view=view))
+
     @property
     def config_options(self) -> list[_session.ConfigOption]:
         """Options that the session's agent offered when this object was created, or in the last `set_config_option`."""
@@ -256,6 +263,27 @@ class Session:
     ) -> "Turn":
         """Send a prompt and return its turn. Iterate over the turn, or call its `result` or `text`."""
         return Turn(self._portal, _there(self._portal, self._session.prompt)(prompt, attachments, meta))
+
+
+class Following(Iterator[SessionEvent]):
+    """The past and present of a session as typed events, with its state."""
+
+    def __init__(self, portal: BlockingPortal, following: _following.Following) -> None:
+        self._items = _Items(portal, following)
+        self._following = following
+
+    def __next__(self) -> SessionEvent:
+        return next(self._items)
+
+    @property
+    def view(self) -> SessionView:
+        """The session after the last event."""
+        return self._following.view
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the past is read: the next event is a new one."""
+        return self._following.is_live
 
 
 class Turn(Iterator[TurnItem]):

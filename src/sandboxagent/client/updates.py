@@ -10,6 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import ValidationError
 
+from sandboxagent.client.requests import Request
+from sandboxagent.client.view import AttachedFile
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.acp import (
     Acp,
@@ -166,6 +168,48 @@ class Gap:
     """Kind of the item."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptSent:
+    """A prompt that a client sent. Only `history` and `follow` have it; `updates` has its blocks as updates."""
+
+    turn_id: str
+    """Id of its turn."""
+    prompt_id: str | None
+    """Id that the client gave to the prompt, if it gave one."""
+    prompt: list[ContentBlock]
+    """The prompt's content, without blocks that the SDK cannot parse."""
+    attachments: list[AttachedFile]
+    """Files that the prompt names."""
+    raw: Object = field(default_factory=dict[str, object], repr=False)
+    """The params of the request as JSON."""
+    session_update: Literal["prompt"] = "prompt"
+    """Kind of the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOpened:
+    """A request of the agent to a person. Only `history` and `follow` have it."""
+
+    request: Request
+    """The request. Its `id` is empty if it can no longer be answered."""
+    session_update: Literal["request"] = "request"
+    """Kind of the item."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpened:
+    """The session was created, loaded, resumed or forked. Only `history` and `follow` have it."""
+
+    agent: str | None
+    """Id of its agent, if the request names it."""
+    cwd: str | None
+    """Its directory, on the server's machine."""
+    title: str | None
+    """The title with which it was created."""
+    session_update: Literal["session_opened"] = "session_opened"
+    """Kind of the item."""
+
+
 SessionUpdate: TypeAlias = (
     UserMessageChunk
     | AgentMessageChunk
@@ -184,8 +228,19 @@ SessionUpdate: TypeAlias = (
 )
 """An update that an agent sends about its session."""
 
-SessionItem: TypeAlias = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap
-"""Any item of `session.updates()`."""
+SessionItem: TypeAlias = (
+    SessionUpdate
+    | TurnStarted
+    | TurnEnded
+    | Decision
+    | MetadataUpdated
+    | SessionEnded
+    | PromptSent
+    | RequestOpened
+    | SessionOpened
+    | Gap
+)
+"""Any item of `session.updates()`, `session.history()` and `session.follow()`."""
 
 TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
 """Any item of a turn. The last one is TurnEnded."""

@@ -163,21 +163,29 @@ class Cursor(Generic[T]):
         Raises the failure with which the cursor was closed.
         """
         while True:
-            if self._page:
-                item = self._page.popleft()
-                self._page = self._page or ()
+            item = await self.next_stored()
+            if item is not None:
                 return item
-            if self.queue:
-                return self.take(0)[0]
-            if not self.is_live:
-                self._page = deque(await self.catch_up())
-            elif not self.is_closed:
+            if not self.is_closed:
                 # Several readers may wait: without the shield, one that is cancelled would leave the others asleep.
                 await asyncio.shield(self.wait())
             elif self._failure is not None:
                 raise self._failure
             else:
                 return None
+
+    async def next_stored(self) -> T | Gap | None:
+        """Return the next item; None if everything that has been written by now is read."""
+        while True:
+            if self._page:
+                item = self._page.popleft()
+                self._page = self._page or ()
+                return item
+            if self.queue:
+                return self.take(0)[0]
+            if self.is_live:
+                return None
+            self._page = deque(await self.catch_up())
 
     def take(self, most: int) -> Sequence[T]:
         """Return the oldest waiting items: about `most` bytes of them, and at least one item."""

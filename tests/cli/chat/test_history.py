@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
+from sandboxagent import Gap, LogEvent, Session
 from sandboxagent.cli.chat.history import MAX_BYTES, MAX_EVENTS, Past, last_turns
-from sandboxagent.client import Gap, LogEvent, Session
 
 
 class Kept:
@@ -14,7 +14,7 @@ class Kept:
     def __init__(self, events: Sequence[LogEvent | Gap]) -> None:
         self._events = events
 
-    async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
+    async def log(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
         for event in self._events:
             if isinstance(event, LogEvent) and after < event.id and (before is None or event.id < before):
                 yield event

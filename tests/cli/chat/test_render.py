@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from sandboxagent import TurnEnded, TurnStarted
 from sandboxagent.cli.call import CLIENT
 from sandboxagent.cli.chat.blocks import Block, Note, StreamedText, plain
 from sandboxagent.cli.chat.render import ASCII, Marks, Showing
-from sandboxagent.client import TurnEnded, TurnStarted
 from sandboxagent.client.updates import SessionItem, read_item
 from sandboxagent.protocol.acp import PromptResponse
 from sandboxagent.protocol.decode import read

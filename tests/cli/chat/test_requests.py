@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from sandboxagent import PermissionRequest
 from sandboxagent.cli.chat.blocks import plain
 from sandboxagent.cli.chat.render import Marks, Showing
 from sandboxagent.cli.chat.requests import chosen, describe_request
-from sandboxagent.client import PermissionRequest
 from sandboxagent.protocol.acp import RequestPermissionRequest
 from sandboxagent.protocol.decode import read
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.client import ServerProblem
+from sandboxagent import ServerProblem
 from sandboxagent.client.sync import SandboxAgent as SyncSandboxAgent
 from tests.cli.cli_call import CliCall
 from tests.cli.place import Place

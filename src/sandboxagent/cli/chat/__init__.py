@@ -4,7 +4,7 @@ The agent's actions become blocks (`render.py`), and blocks become text on a str
 through `input.py`. Only these two commands import the package.
 """
 
-from sandboxagent.client import ClientError
+from sandboxagent import ClientError
 
 FAILURES = (ClientError, ValueError)
 """Exceptions of SDK calls. A ValueError comes from an answer that does not follow ACP."""

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass
 from typing import Protocol
 
+from sandboxagent import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandboxagent.cli.call import CLIENT
 from sandboxagent.cli.daemon import ensure_server
 from sandboxagent.cli.flags import settings_of
 from sandboxagent.cli.output import one_line, show_install
 from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.cli.session_lookup import find_session, last_use, read_session
-from sandboxagent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandboxagent.client.agents import Agent, Agents, health
 from sandboxagent.client.api import Api, Locate
 from sandboxagent.client.errors import ServerProblem

@@ -7,15 +7,7 @@ from contextlib import suppress
 
 from msgspec import ValidationError
 
-from sandboxagent.cli.chat import FAILURES
-from sandboxagent.cli.chat.blocks import Line, Note, Span, cut, join_facts, note
-from sandboxagent.cli.chat.history import SERVER, OwnPrompts, last_turns, prompt_of
-from sandboxagent.cli.chat.json_lines import JsonLines
-from sandboxagent.cli.chat.requests import View
-from sandboxagent.cli.chat.signals import Interrupts
-from sandboxagent.cli.failures import Failure, exit_code, is_mentioned_in, sentence, tell
-from sandboxagent.cli.output import EXIT_FAILED, complain, one_line
-from sandboxagent.client import (
+from sandboxagent import (
     Gap,
     LogEvent,
     SandboxAgent,
@@ -27,6 +19,14 @@ from sandboxagent.client import (
     TurnStarted,
     Updates,
 )
+from sandboxagent.cli.chat import FAILURES
+from sandboxagent.cli.chat.blocks import Line, Note, Span, cut, join_facts, note
+from sandboxagent.cli.chat.history import SERVER, OwnPrompts, last_turns, prompt_of
+from sandboxagent.cli.chat.json_lines import JsonLines
+from sandboxagent.cli.chat.requests import View
+from sandboxagent.cli.chat.signals import Interrupts
+from sandboxagent.cli.failures import Failure, exit_code, is_mentioned_in, sentence, tell
+from sandboxagent.cli.output import EXIT_FAILED, complain, one_line
 from sandboxagent.client.updates import FINAL, ContentBlock, read_item
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.acp import AvailableCommandsUpdate, UserMessageChunk
@@ -206,7 +206,7 @@ class Conversation:
 
     async def replay(self, after: int, before: int) -> None:
         """Show the events between two positions of the log."""
-        async for event in self._session.history(after, before):
+        async for event in self._session.log(after, before):
             await self._show_past(event)
 
     async def resume(self, before: int) -> None:
@@ -220,7 +220,7 @@ class Conversation:
     async def learn(self, before: int) -> None:
         """Read the agent's commands from the start of the log: an agent sends them only once."""
         count = 0
-        async for event in self._session.history(0, before):
+        async for event in self._session.log(0, before):
             item = _item(event)
             if isinstance(item, AvailableCommandsUpdate):
                 self._view.showing.blocks(item)

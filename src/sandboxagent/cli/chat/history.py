@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session
+from sandboxagent import Gap, LogEvent, SandboxAgent, Session
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Object, object_at, text_at
 from sandboxagent.protocol.methods import PROMPT, TURN
@@ -63,7 +63,7 @@ async def before_last(session: Session, turns: int, end: int) -> int:
     size, last = WINDOW, end - 1
     while turns and end > 1:
         start = max(0, end - 1 - size)
-        begun = [event.id async for event in session.history(start, end) if _begins(event)] + begun
+        begun = [event.id async for event in session.log(start, end) if _begins(event)] + begun
         if len(begun) >= turns:
             return begun[-turns] - 1
         end, size = start + 1, 4 * size
@@ -86,7 +86,7 @@ async def last_turns(session: Session, turns: int, end: int) -> Past:
     kept: deque[tuple[LogEvent | Gap, int]] = deque()
     begun = size = 0
     is_cut = False
-    async for event in session.history(after, end):
+    async for event in session.log(after, end):
         kept.append((event, len(msgspec.json.encode(event.envelope)) if isinstance(event, LogEvent) else 0))
         begun, size = begun + _begins(event), size + kept[-1][1]
         leaves = begun > turns
@@ -102,7 +102,7 @@ async def prompt_of(session: Session, turn_id: str) -> Object:
     """Return the params of the prompt that began a turn, by the position in the turn's id; empty if it was deleted."""
     at = turn_id.removeprefix("turn-")
     if at.isdecimal():
-        async for event in session.history(int(at) - 1, int(at) + 1):
+        async for event in session.log(int(at) - 1, int(at) + 1):
             if isinstance(event, LogEvent):
                 return object_at(event.envelope, "params")
     return {}

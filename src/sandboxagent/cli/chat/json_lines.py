@@ -5,10 +5,10 @@ import sys
 
 import msgspec
 
+from sandboxagent import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
 from sandboxagent.cli.chat.history import OwnPrompts, end_of_log
 from sandboxagent.cli.failures import Failure, document
 from sandboxagent.cli.output import write_json
-from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
 from sandboxagent.client.updates import read_item, text_of
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.decode import to_json
@@ -33,7 +33,7 @@ class JsonLines:
 
     async def write(self, turn: Turn) -> TurnEnded:
         """Print the events of the turn until it ends."""
-        following = self._session.follow(self._after)
+        following = self._session.log(self._after)
         ended = asyncio.ensure_future(_end(turn))
         ended.add_done_callback(lambda _: following.close())
         try:

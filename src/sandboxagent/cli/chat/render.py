@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
+from sandboxagent import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
 from sandboxagent.cli.call import CLIENT
 from sandboxagent.cli.chat.blocks import (
     Block,
@@ -25,7 +26,6 @@ from sandboxagent.cli.chat.blocks import (
     work_of,
 )
 from sandboxagent.cli.output import one_line
-from sandboxagent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
 from sandboxagent.client.updates import FINAL, ContentBlock
 from sandboxagent.protocol.acp import (
     AgentMessageChunk,

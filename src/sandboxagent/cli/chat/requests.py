@@ -10,6 +10,16 @@ from typing import Literal, TypeVar
 import msgspec
 from rich.cells import cell_len
 
+from sandboxagent import (
+    Answer,
+    ClientError,
+    ElicitationRequest,
+    PermissionRequest,
+    Question,
+    QuestionRequest,
+    SandboxAgent,
+    ServerProblem,
+)
 from sandboxagent.cli.chat.blocks import (
     Line,
     Note,
@@ -30,16 +40,6 @@ from sandboxagent.cli.chat.render import ASCII, Marks, Showing, call_key
 from sandboxagent.cli.chat.screen import ROOM_BELOW, Screen, is_unicode
 from sandboxagent.cli.chat.status import StatusLine
 from sandboxagent.cli.output import complain, describe_duration, harmless, one_line
-from sandboxagent.client import (
-    Answer,
-    ClientError,
-    ElicitationRequest,
-    PermissionRequest,
-    Question,
-    QuestionRequest,
-    SandboxAgent,
-    ServerProblem,
-)
 from sandboxagent.client.requests import Handlers
 from sandboxagent.protocol.acp import (
     ContentToolCallContent,

@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxagent import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo
 from sandboxagent.cli.chat import FAILURES
 from sandboxagent.cli.chat.client import (
     ConnectedServer,
@@ -33,7 +34,6 @@ from sandboxagent.cli.chat.signals import Interrupts, run
 from sandboxagent.cli.failures import Failure, document, tell
 from sandboxagent.cli.output import EXIT_FAILED, complain
 from sandboxagent.cli.parser import ParsedArguments
-from sandboxagent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo
 from sandboxagent.client.requests import Handlers
 from sandboxagent.core.discovery import find_server, is_named
 from sandboxagent.core.settings import load
@@ -472,11 +472,10 @@ async def _show_session(
 
 async def _print_envelopes(session: Session, info: SessionInfo, after: int, before: int) -> int:
     """Print every envelope of the log as a line. Return the exit code."""
+    log = session.log(after)
     if info.ended:
-        async for event in session.history(after):
-            write_line(gap(event) if isinstance(event, Gap) else event.envelope)
-        return 0
-    async for event in session.follow(after):
+        log.close()
+    async for event in log:
         write_line(gap(event) if isinstance(event, Gap) else event.envelope)
         if not isinstance(event, Gap) and event.id >= before and is_end(event.envelope):
             break

@@ -18,7 +18,7 @@ from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
 from sandboxagent.protocol.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sandboxagent.client import SandboxAgent
+    from sandboxagent import SandboxAgent
     from sandboxagent.core.discovery import ServerAddress
 
 DESCRIPTION = """\
@@ -84,8 +84,8 @@ def command() -> Command:
 def _run(arguments: ParsedArguments) -> int:
     import asyncio
 
+    from sandboxagent import ClientError
     from sandboxagent.cli.daemon import ensure_server
-    from sandboxagent.client import ClientError
 
     directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir
     server = ensure_server(arguments, complain)
@@ -103,7 +103,7 @@ def _run(arguments: ParsedArguments) -> int:
 
 async def _play(server: "ServerAddress", project: Path) -> None:
     """Make the project anew, and play all scenes in it."""
-    from sandboxagent.client import SandboxAgent
+    from sandboxagent import SandboxAgent
 
     async with SandboxAgent.connect(server.url, server.token, agent="mock", name=CLIENT) as client:
         async for session in client.sessions.list(cwd=project):
@@ -120,7 +120,7 @@ async def _play(server: "ServerAddress", project: Path) -> None:
 async def _play_scene(client: "SandboxAgent", project: Path, scene: Scene) -> None:
     import asyncio
 
-    from sandboxagent.client import Answer, PermissionRequest, QuestionRequest, RequestError
+    from sandboxagent import Answer, PermissionRequest, QuestionRequest, RequestError
 
     is_asked = asyncio.Event()
 

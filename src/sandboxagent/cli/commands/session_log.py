@@ -20,7 +20,7 @@ from sandboxagent.client.errors import ClientError
 from sandboxagent.protocol.envelope import Object, at, object_at, objects_at, text_at
 
 if TYPE_CHECKING:
-    from sandboxagent.client import Gap, LogEvent
+    from sandboxagent import Gap, LogEvent
 
 
 MAX_LINE = 1000
@@ -38,21 +38,23 @@ def print_events(arguments: ParsedArguments) -> int:
     async def work(remote: CalledServer) -> int:
         session = read_session(await find_session(remote.api, arguments.word("session") or ""))
         async with remote.connected(session.agent) as client:
-            log = await client.sessions.attach(session.session_id)
-            if arguments.switch("follow"):
-                async for event in log.follow(after):
-                    _print(event, as_json=as_json)
-                    sys.stdout.flush()
-                raise ClientError("the session was terminated; no more events will come")
-            async for event in log.history(after):
+            log = (await client.sessions.attach(session.session_id)).log(after)
+            follows = arguments.switch("follow")
+            if not follows:
+                log.close()
+            async for event in log:
                 _print(event, as_json=as_json)
+                if follows:
+                    sys.stdout.flush()
+            if follows:
+                raise ClientError("the session was terminated; no more events will come")
         return 0
 
     return call(arguments, work)
 
 
 def _print(event: "LogEvent | Gap", *, as_json: bool) -> None:
-    from sandboxagent.client import Gap
+    from sandboxagent import Gap
 
     if isinstance(event, Gap):
         complain(f"the events after {event.after} and before {event.resumes_at} were deleted from the log")

@@ -27,7 +27,7 @@ from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.protocol.json_bounds import read
 
 if TYPE_CHECKING:
-    from sandboxagent.client import SandboxAgent, SessionInfo
+    from sandboxagent import SandboxAgent, SessionInfo
 
 
 TITLES = ("id", "agent", "state", "title", "directory", "used")
