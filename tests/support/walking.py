@@ -31,9 +31,9 @@ from sandboxagent.server.file_api.routes import FileRoutes
 from sandboxagent.server.files.entries import IncomingFile
 from sandboxagent.server.files.replace import Replacement
 from sandboxagent.server.http.http1 import HttpServer
-from sandboxagent.server.http.sockets import BufferedTransport
 from sandboxagent.server.http.stream import Stream as OpenStream
 from sandboxagent.server.http.stream import Streams
+from sandboxagent.server.http.transport import BufferedTransport
 from sandboxagent.server.log.log import Log
 from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.hub import Hub

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.server.http.sockets import LINGER_TIMEOUT, MAX_GATHERED_BYTES, BufferedTransport
+from sandboxagent.server.http.sockets import LINGER_TIMEOUT
+from sandboxagent.server.http.transport import MAX_GATHERED_BYTES, BufferedTransport
 from tests.support.in_process import PretendedTransport
 
 

@@ -40,7 +40,8 @@ from sandboxagent.server.http.framing import (
 )
 from sandboxagent.server.http.head import MAX_MEMO_HEAD_BYTES, HeadMemo
 from sandboxagent.server.http.posts import Post, PostHead
-from sandboxagent.server.http.sockets import BufferedTransport, FlowControl, LightEvent, Sockets, Wait
+from sandboxagent.server.http.sockets import LightEvent, Sockets, Wait
+from sandboxagent.server.http.transport import BufferedTransport, FlowControl
 
 if TYPE_CHECKING:
     from sandboxagent.server.http.websocket import WebSocket

@@ -19,7 +19,8 @@ from websockets.typing import Subprotocol
 from sandboxagent.protocol.errors import BadRequest
 from sandboxagent.protocol.headers import PLAIN, WITH_IDS
 from sandboxagent.server.http.asgi import Scope
-from sandboxagent.server.http.sockets import BufferedTransport, FlowControl, Wait
+from sandboxagent.server.http.sockets import Wait
+from sandboxagent.server.http.transport import BufferedTransport, FlowControl
 
 MAX_UNREAD_BYTES = 64 << 10
 """Maximum bytes of messages that wait to be taken before the server stops reading the socket."""
