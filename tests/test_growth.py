@@ -39,7 +39,7 @@ from sandboxagent.protocol.json_bounds import excess
 from sandboxagent.server.agents.install import registry_entries
 from sandboxagent.server.agents.lines import LineSplitter, StderrTail
 from sandboxagent.server.files.entries import parse_tags
-from sandboxagent.server.http import asgi, auth, body, downloads, framing, websocket
+from sandboxagent.server.http import asgi, auth, body, downloads, duplex, framing, websocket
 from sandboxagent.server.http.downloads import Version
 from sandboxagent.server.http.head import HeadMemo
 from sandboxagent.server.log import event
@@ -315,7 +315,7 @@ LINES: dict[str, Parser] = {
     "frames of a WebSocket": take_frames,
     "an archive": read_archive,
     "places in a long line": let_in(lambda line: envelope.parse_large(line).addressed(b"7", "t")),
-    "key of a message": lambda text: body._split_key(text.encode()),
+    "key of a message": lambda text: duplex._split_key(text.encode()),
     "what came last": speak,
     "forms": ask,
     "fences": unfenced,

@@ -92,7 +92,7 @@ TASKS_OF_THEIR_OWN = {
         "server/agents/process.py AgentProcess.spawn",
         "server/file_api/archives.py Archives.unpack",
         "server/file_api/search.py _unless_gone",
-        "server/http/body.py WebSocketTransport._serve",
+        "server/http/duplex.py WebSocketTransport._serve",
         "server/http/views.py Installs._events",
         "server/sessions/host_methods.py HostRequests._wait_for_exit.waited",
     ],

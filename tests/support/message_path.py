@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxagent.core.threads import Pool
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams

@@ -10,8 +10,8 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.headers import WITH_IDS
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.asgi import Receive, Scope, Send
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.posts import GatewayPost, PostHead, read_head
 from sandboxagent.server.http.rpc import Rpc

@@ -28,8 +28,8 @@ from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.app import App
 from sandboxagent.server.http.asgi import App as Asgi
 from sandboxagent.server.http.auth import Auth
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.health import HealthCheck, InstalledAgents
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc

@@ -15,8 +15,8 @@ from sandboxagent.fleet.messages import SAFE_AT
 from sandboxagent.protocol.envelope import Envelope
 from sandboxagent.server.http.app import App
 from sandboxagent.server.http.auth import Auth
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams

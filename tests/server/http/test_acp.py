@@ -9,8 +9,8 @@ import pytest
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.server.http.acp import Acp
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from tests.support.client import Json, run

@@ -11,8 +11,8 @@ from websockets.frames import Frame, Opcode
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.server.http.asgi import Receive, Scope, Send
-from sandboxagent.server.http.body import IN_ONE_TURN, MAX_INVALID, WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import IN_ONE_TURN, MAX_INVALID, WebSocketTransport
 from sandboxagent.server.http.ports import HubClients, RequestHandler
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from tests.support.client import run

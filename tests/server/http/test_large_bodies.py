@@ -15,8 +15,8 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.envelope import LARGE_BYTES
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.asgi import Receive, Scope, Send
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams

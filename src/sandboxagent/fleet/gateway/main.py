@@ -41,8 +41,8 @@ from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.server.build import list_capabilities
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.auth import Auth
-from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from sandboxagent.server.http.ui import Ui
