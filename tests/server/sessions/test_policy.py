@@ -18,9 +18,10 @@ from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.log import Limits, Log
 from sandboxagent.server.permissions.budget import STEPS
 from sandboxagent.server.permissions.rules import Policy, read_rules
+from sandboxagent.server.sessions.decision import AGENT
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.lifecycle import Event
-from sandboxagent.server.sessions.pending import AGENT, Outcome
+from sandboxagent.server.sessions.pending import Outcome
 from sandboxagent.server.sessions.policy import PolicyCheck, check_rules
 from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.turns import Turns

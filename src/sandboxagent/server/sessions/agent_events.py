@@ -61,10 +61,11 @@ from sandboxagent.server.log.event import Direction, agent_channel, connection_c
 from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.decision import AGENT
 from sandboxagent.server.sessions.host_methods import HostRequests
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.lifecycle import Event, server_stopped
-from sandboxagent.server.sessions.pending import AGENT, QUESTION, Outcome, PendingRequest
+from sandboxagent.server.sessions.pending import QUESTION, Outcome, PendingRequest
 from sandboxagent.server.sessions.policy import PolicyCheck
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.sanitize import OURS, needs_check, strip_server_fields

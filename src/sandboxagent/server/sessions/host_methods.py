@@ -35,9 +35,10 @@ from sandboxagent.server.files.text import TextFiles
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.budgets import KEPT_COST_BYTES
 from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.decision import CANCEL
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.observers import Observer
-from sandboxagent.server.sessions.pending import CANCEL, Outcome
+from sandboxagent.server.sessions.pending import Outcome
 from sandboxagent.server.sessions.session import Process, Session
 from sandboxagent.server.sessions.terminals import ExitStatus, Terminal, TerminalCommand, TerminalOwners, Terminals
 

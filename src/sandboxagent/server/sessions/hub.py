@@ -21,6 +21,7 @@ from sandboxagent.server.sessions.activity import Changes
 from sandboxagent.server.sessions.budgets import Budgets
 from sandboxagent.server.sessions.calls import Call, Calls
 from sandboxagent.server.sessions.connection import Connection, Connections
+from sandboxagent.server.sessions.decision import Decider, make_decision, make_withdrawal, write_refusal
 from sandboxagent.server.sessions.held_updates import HeldUpdates
 from sandboxagent.server.sessions.lifecycle import (
     AT_REST,
@@ -32,16 +33,7 @@ from sandboxagent.server.sessions.lifecycle import (
     server_stopped,
 )
 from sandboxagent.server.sessions.observers import Observers
-from sandboxagent.server.sessions.pending import (
-    MAX_OPEN,
-    Decider,
-    Outcome,
-    PendingRequest,
-    PendingRequests,
-    make_decision,
-    make_withdrawal,
-    write_refusal,
-)
+from sandboxagent.server.sessions.pending import MAX_OPEN, Outcome, PendingRequest, PendingRequests
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Process, Prompt, Session, SessionFacts
 from sandboxagent.server.sessions.store import SessionStore

@@ -17,8 +17,9 @@ from sandboxagent.server.agents.options import mode_rules
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.permissions.request import Asked
 from sandboxagent.server.permissions.rules import Decision, Mistake, Policy, Rule, read_rules
+from sandboxagent.server.sessions.decision import Decider
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.pending import PERMISSION, Decider, Outcome, PendingRequest
+from sandboxagent.server.sessions.pending import PERMISSION, Outcome, PendingRequest
 from sandboxagent.server.sessions.session import Process, Session
 
 logger = logging.getLogger(__name__)

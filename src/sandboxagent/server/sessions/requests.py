@@ -36,19 +36,13 @@ from sandboxagent.protocol.errors import (
 )
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.decision import METHOD as DECISION
+from sandboxagent.server.sessions.decision import Decider, read_reason
 from sandboxagent.server.sessions.dispatch import Dispatcher, Method, check_size
 from sandboxagent.server.sessions.extensions import advertise
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.idempotency import Idempotency, scope_of
-from sandboxagent.server.sessions.pending import METHOD as DECISION
-from sandboxagent.server.sessions.pending import (
-    QUESTION,
-    Decider,
-    Outcome,
-    PendingRequest,
-    read_reason,
-    translate_answer,
-)
+from sandboxagent.server.sessions.pending import QUESTION, Outcome, PendingRequest, translate_answer
 from sandboxagent.server.sessions.reply import Answer, Reply
 from sandboxagent.server.sessions.session import Process
 from sandboxagent.server.sessions.turns import Turns

@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from sandboxagent.protocol.errors import AgentTimeout
 from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.decision import TIMEOUT
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.pending import TIMEOUT, Outcome
+from sandboxagent.server.sessions.pending import Outcome
 from sandboxagent.server.sessions.reply import Reply
 
 logger = logging.getLogger(__name__)

@@ -31,8 +31,9 @@ from sandboxagent.server.log.event import FROM_AGENT, FROM_SERVER, Direction
 from sandboxagent.server.sessions.activity import read_result
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.decision import CANCEL
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.pending import CANCEL, Outcome
+from sandboxagent.server.sessions.pending import Outcome
 from sandboxagent.server.sessions.reply import Answer, Reply
 from sandboxagent.server.sessions.session import Prompt, Session
 
