@@ -33,6 +33,7 @@ from sandboxagent.server.permissions.rules import Policy
 from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.agent_events import AgentEvents
 from sandboxagent.server.sessions.attachments import AttachmentLimits, Attachments
+from sandboxagent.server.sessions.close import CloseSession
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import Dispatcher
 from sandboxagent.server.sessions.extensions import ExtensionMethods
@@ -40,7 +41,7 @@ from sandboxagent.server.sessions.host_methods import HostRequests
 from sandboxagent.server.sessions.hub import Hub, HubLimits
 from sandboxagent.server.sessions.lifecycle import Event
 from sandboxagent.server.sessions.listing import SessionListing
-from sandboxagent.server.sessions.load import CloseSession, LoadSession
+from sandboxagent.server.sessions.load import LoadSession
 from sandboxagent.server.sessions.methods import SessionMethods
 from sandboxagent.server.sessions.policy import PolicyCheck
 from sandboxagent.server.sessions.requests import Requests

@@ -13,11 +13,11 @@ from sandboxagent.protocol.json_bounds import excess
 from sandboxagent.server.agents.installs import AgentInstalls, read_install_request
 from sandboxagent.server.agents.views import AgentViews
 from sandboxagent.server.sessions.activity import Changes
+from sandboxagent.server.sessions.close import CloseSession
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import Dispatcher, Method
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.listing import SessionListing
-from sandboxagent.server.sessions.load import CloseSession
 from sandboxagent.server.sessions.policy import check_rules
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Session, iso

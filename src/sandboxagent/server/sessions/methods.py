@@ -39,6 +39,7 @@ from sandboxagent.server.agents.options import OPTIONS, complete_answer, complet
 from sandboxagent.server.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER
 from sandboxagent.server.sessions.attachments import KEY, Attachments, has_attachments, read_takes
 from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.close import CloseSession
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import (
     Dispatcher,
@@ -52,7 +53,7 @@ from sandboxagent.server.sessions.dispatch import (
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.lifecycle import Event
 from sandboxagent.server.sessions.listing import SessionListing
-from sandboxagent.server.sessions.load import CloseSession, LoadSession
+from sandboxagent.server.sessions.load import LoadSession
 from sandboxagent.server.sessions.policy import check_rules
 from sandboxagent.server.sessions.reply import Answer, Reply
 from sandboxagent.server.sessions.session import Process, Prompt, Session
