@@ -20,7 +20,8 @@ from sandboxagent.server.log.log import Log
 from sandboxagent.server.sessions.activity import Changes
 from sandboxagent.server.sessions.budgets import Budgets
 from sandboxagent.server.sessions.calls import Call, Calls
-from sandboxagent.server.sessions.connection import Connection, Connections
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.connections import Connections
 from sandboxagent.server.sessions.decision import Decider, make_decision, make_withdrawal, write_refusal
 from sandboxagent.server.sessions.held_updates import HeldUpdates
 from sandboxagent.server.sessions.lifecycle import (
