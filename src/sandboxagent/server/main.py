@@ -33,19 +33,11 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.server.agents.capabilities import FILE as OFFERS_FILE
 from sandboxagent.server.agents.install.record import Store
+from sandboxagent.server.announce import announce
 from sandboxagent.server.build import LOG, ServerParts, build, list_capabilities
 from sandboxagent.server.capability import Capability
 from sandboxagent.server.lifetime import IdleTimer, Parent
-from sandboxagent.server.listen import (
-    PORT,
-    TOKEN,
-    announce,
-    make_server,
-    open_listener,
-    provide_token,
-    publish,
-    set_up_logging,
-)
+from sandboxagent.server.listen import PORT, TOKEN, make_server, open_listener, provide_token, publish, set_up_logging
 from sandboxagent.server.log.database import DatabaseError
 from sandboxagent.server.log.recovery import FILE_SUFFIXES
 from sandboxagent.server.processes.cgroup import open_cgroup

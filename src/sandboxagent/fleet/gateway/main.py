@@ -38,6 +38,7 @@ from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.gateway.validate import Quotas
 from sandboxagent.fleet.gateway.views import GatewayViews
 from sandboxagent.protocol.errors import SettingsError
+from sandboxagent.server.announce import announce
 from sandboxagent.server.build import list_capabilities
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.auth import Auth
@@ -46,7 +47,7 @@ from sandboxagent.server.http.duplex import WebSocketTransport
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from sandboxagent.server.http.ui import Ui
-from sandboxagent.server.listen import announce, make_server, open_listener, set_up_logging
+from sandboxagent.server.listen import make_server, open_listener, set_up_logging
 
 logger = logging.getLogger(__name__)
 
