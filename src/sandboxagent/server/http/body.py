@@ -1,8 +1,4 @@
-"""Share the code of `/v1/rpc` and `/acp`: bodies, streams and closing.
-
-`WebSocketTransport` carries everything on one socket: a client's envelopes in, and its connection's events out, in the
-order they were sent.
-"""
+"""Share the code of `/v1/rpc` and `/acp`: bodies, streams and closing."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,7 @@
-"""Carry a connection's envelopes over a WebSocket, in both directions."""
+"""Carry a connection's envelopes over a WebSocket, in both directions.
+
+One socket carries everything: a client's envelopes in, and its connection's events out, in the order they were sent.
+"""
 
 import asyncio
 import logging

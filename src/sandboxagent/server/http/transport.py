@@ -1,4 +1,7 @@
-"""Gather the writes to a socket in one turn of the event loop into one system call."""
+"""Gather the writes to a socket in one turn of the event loop into one system call.
+
+This module knows nothing of HTTP.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Keep each client's connection, and decide which events that client sees, and in which form.
 
-The table finds open connections by id, by the agents whose messages they receive, and by the sessions to which they
-are attached. No method here awaits. No I/O of its own, no clock, no event loop. This module does not know the rules of
-sessions.
+No method here awaits. No I/O of its own, no clock, no event loop. This module does not know the rules of sessions.
 """
 
 import logging

@@ -1,4 +1,8 @@
-"""Keep the table of open connections, and the channels that each follows."""
+"""Keep the table of open connections, and the channels that each follows.
+
+The table finds connections by id, by the agents whose messages they receive, and by the sessions to which they are
+attached. No method here awaits.
+"""
 
 import logging
 import secrets
