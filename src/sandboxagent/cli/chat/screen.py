@@ -428,8 +428,8 @@ class Screen:
             self._put(output, output.wrote(unseen))
             self._shown = ""
         elif whole:
-            self._take_back(output)
-            self._put(output, "".join(output.wrote(self._drawn(block, piece, output)) for block in whole))
+            back = self._take_back(output)
+            self._put(output, back + "".join(output.wrote(self._drawn(block, piece, output)) for block in whole))
         self._block = rest
         if self._below is not None and output is self._notes:
             self._below.refresh()
@@ -453,14 +453,14 @@ class Screen:
             return render(block, width_of(output.stream) - 1) + "\n" * ends
         return paint(block, _SPEECH[piece.who], output.stream)
 
-    def _take_back(self, output: _Output) -> None:
-        """Erase the incomplete block from the screen, before it is written again."""
+    def _take_back(self, output: _Output) -> str:
+        """Return the text that erases the incomplete block from the screen, for the same write that draws it again."""
         if not self._shown:
-            return
+            return ""
         width = width_of(output.stream)
         rows = sum(max(1, -(-cell_len(line) // width)) for line in self._shown.split("\n")) - 1
-        self._put(output, (f"\x1b[{rows}A" if rows else "") + _CLEAR_BELOW)
         self._shown = ""
+        return (f"\x1b[{rows}A" if rows else "") + _CLEAR_BELOW
 
     def _settle(self) -> None:
         """Write the text that could still have changed in its final form."""
@@ -476,11 +476,12 @@ class Screen:
         if self._shown and not (piece.who == "agent" and is_drawn(output.stream) and self._fits(output)):
             self._shown = ""
             return
-        self._take_back(output)
+        text = self._take_back(output)
         if block.strip():
             below = self._below is not None and output is self._notes
-            text = output.wrote(self._drawn(block.strip("\n") if below else block.rstrip("\n"), piece, output))
-            self._put(output, text + (output.end_line() if below else ""))
+            text += output.wrote(self._drawn(block.strip("\n") if below else block.rstrip("\n"), piece, output))
+            text += output.end_line() if below else ""
+        self._put(output, text)
 
     def _fits(self, output: _Output) -> bool:
         """Whether the whole incomplete block is still on the screen."""
