@@ -5,7 +5,7 @@ Every item has a `session_update` that names its kind, as on the wire.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import ValidationError
@@ -101,9 +101,9 @@ class TurnEnded:
 class Decision:
     """The decision about a request of the agent: its outcome, who or which rule decided, and why."""
 
-    kind: str
+    kind: Literal["permission", "question", "elicitation"]
     """Kind of the request: `permission`, `question` or `elicitation`."""
-    outcome: str
+    outcome: Literal["answered", "rejected", "cancelled"]
     """Outcome of the request: `answered`, `rejected` or `cancelled`."""
     by: Object
     """Who or what decided. Its `kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`; other members give
@@ -144,9 +144,9 @@ class MetadataUpdated:
 class SessionEnded:
     """The end of a session. A prompt may still resume the session if its agent supports this."""
 
-    reason: str
+    reason: Literal["error", "closed", "deleted", "terminated"]
     """Why the session ended: `error`, `closed`, `deleted` or `terminated`. The last two are final."""
-    terminated_by: str
+    terminated_by: Literal["agent", "client", "daemon"]
     """Who ended the session: `agent`, `client` or `daemon` (the server)."""
     message: str | None = None
     """Explanation for people."""
@@ -258,7 +258,8 @@ def read_item(method: str, params: Object) -> SessionItem | None:
         case methods.METADATA_UPDATE:
             return MetadataUpdated(object_at(params, "metadata"))
         case methods.ENDED:
-            reason, by = str(params.get("reason")), str(params.get("terminatedBy"))
+            reason = cast('Literal["error", "closed", "deleted", "terminated"]', str(params.get("reason")))
+            by = cast('Literal["agent", "client", "daemon"]', str(params.get("terminatedBy")))
             return SessionEnded(reason, by, text_at(params, "message"), params)
         case methods.GAP:
             return read_gap(params)
@@ -306,8 +307,8 @@ def _update(params: Object) -> SessionUpdate:
 def _decision(params: Object) -> Decision:
     content = params.get("content")
     return Decision(
-        kind=str(params.get("kind")),
-        outcome=str(params.get("outcome")),
+        kind=cast('Literal["permission", "question", "elicitation"]', str(params.get("kind"))),
+        outcome=cast('Literal["answered", "rejected", "cancelled"]', str(params.get("outcome"))),
         by=object_at(params, "by"),
         reason=text_at(params, "reason"),
         raw=params,
