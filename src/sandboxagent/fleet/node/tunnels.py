@@ -1,7 +1,7 @@
 """Answer requests that came to a gateway with this node's own app.
 
 The gateway has checked token, Host and Origin. Only gateways may publish to a node, so the bus guarantees that the
-request is from a gateway. After the guard, it is handled like a request on a socket.
+request is from a gateway. From then on, it is handled like a request on a socket.
 """
 
 import asyncio
