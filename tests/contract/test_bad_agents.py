@@ -5,8 +5,6 @@ Contract, section 5 and 6.
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -437,15 +435,9 @@ def test_stderr_is_kept_as_its_head_and_tail_and_reaches_no_stream_before_the_en
 @pytest.mark.requirement("5.load-unknown", "6.death-ended")
 def test_a_session_whose_agent_died_while_it_loaded_it_never_came_to_be(tmp_path: Path) -> None:
     async def die(server: Server) -> None:
-        async with Client(server) as a, a.stream() as events:
+        async with Client(server, "dying") as a:
             session = await a.new_session()
-            await ask_outright(a, session, ["stop_reading"], ["pid"])
-            pid = int((await events.until(lambda event: bool(event.text)))[-1].text)
-            params = {"sessionId": "ghost", "cwd": server.work, "mcpServers": []}
-            load = {"jsonrpc": "2.0", "id": "load", "method": "session/load", "params": params}
-            assert (await a.post(load, Prefer="respond-async")).status_code == 202
-            os.kill(pid, signal.SIGKILL)
-            failed = (await events.until(lambda event: event.data.get("id") == "load"))[-1].data
+            failed = await a.call("session/load", {"sessionId": "ghost", "cwd": server.work, "mcpServers": []})
             assert failed["error"]["data"]["type"] == "agent-exited"
             listed = (await a.result("session/list"))["sessions"]
             assert [entry["sessionId"] for entry in listed] == [session]
@@ -454,7 +446,7 @@ def test_a_session_whose_agent_died_while_it_loaded_it_never_came_to_be(tmp_path
         async with Client(server) as a:
             assert "ghost" not in [entry["sessionId"] for entry in (await a.result("session/list"))["sessions"]]
 
-    server = Server(directory=tmp_path)
+    server = Server(directory=tmp_path, agents={"dying": scripted("--dies-at", "session/load")})
     with server:
         run(die(server))
     with server:

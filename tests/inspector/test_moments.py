@@ -82,7 +82,7 @@ def told(server: Server, client: SandboxAgent) -> Told:
         session.prompt(json.dumps(program)).result()
     events = [
         {"id": event.id, "at": event.at, "direction": event.direction, "envelope": event.envelope}
-        for event in session.history()
+        for event in session.log(before=1 << 53)
         if isinstance(event, LogEvent)
     ]
     return Told(session, work, events)

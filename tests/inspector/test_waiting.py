@@ -110,7 +110,7 @@ def test_what_another_client_answers_disappears_and_says_by_whom(talk: Conversat
     with SandboxAgent.connect(server.url, TOKEN, name="elsewhere", user="ada") as other:
         other.sessions.attach(talk.session.id)
         (request,) = other.pending(talk.session.id)
-        other.reply_permission(str(request["id"]), "allow_once")
+        other.reply_permission(request.id, "allow_once")
 
     talk.hides(".request")
     talk.sees("ada", ".news")

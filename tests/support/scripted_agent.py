@@ -15,6 +15,7 @@ Flags
                             "set_config_option" or "set_config_option:<configId>", each a list of "mode" and "options"
                             (updates), "vendor" (notifications of its own), "text", and "late options" (after it)
     --lacks METHODS         answer -32601 to these (with commas)
+    --dies-at METHODS       SIGKILL itself when one of these comes (with commas)
     --auth                  offer a way to log in (`authMethods`)
     --before-new PROGRAM    play this program with the new session's id before session/new and session/fork are answered
     --state FILE            append a JSON line for every start (`{"started": pid}`) and every session; a later process
@@ -90,7 +91,7 @@ from scripted.light import Event
 
 FLAGS = {
     *("no-load", "no-list", "no-resume", "no-fork", "no-close", "no-delete", "capabilities", "session-id", "models"),
-    *("plain", "auth", "settings", "tells", "lacks"),
+    *("plain", "auth", "settings", "tells", "lacks", "dies-at"),
     *(
         "before-new",
         "state",

@@ -33,8 +33,9 @@ const HEAD = `<!-- Written by \`node sdks/typescript/scripts/reference.mjs\`; ch
 
 # TypeScript SDK
 
-All that the package \`sandboxagent\` exports, and \`sandboxagent/react\`. Values from the server are those at the time of the call. Types such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and
-so is \`RequestError\`, with which a method of ACP that fails rejects.
+All that the package \`sandboxagent\` exports, and \`sandboxagent/react\`. Values from the server are those at the time
+of the call. Types such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and so is
+\`RequestError\`, with which a method of ACP that fails rejects.
 
 [typescript-sdk]: https://github.com/agentclientprotocol/typescript-sdk
 `;

@@ -1,6 +1,7 @@
 """The methods of the scripted agent, and what it knows of its sessions."""
 
 import os
+from _signal import SIGKILL
 from _thread import start_new_thread
 
 from scripted.light import Event, loads
@@ -46,6 +47,8 @@ class Agent:
 
     def _request(self, message, line):
         id, method, params = message["id"], message["method"], message.get("params") or {}
+        if method in self.options.get("dies-at", "").split(","):
+            os.kill(os.getpid(), SIGKILL)
         if method == "session/prompt":
             program = Program(self, id, params["sessionId"], steps_of(params["prompt"], self.programs))
             start_new_thread(program.run, ())
