@@ -115,6 +115,8 @@ def test_a_crash_of_claude_code_itself_ends_the_turn_of_its_session_alone(real: 
             before = psutil.Process(real.pid).children()
             async with real.session() as session:
                 own = [each for each in psutil.Process(real.pid).children() if each not in before]
+                # Claude Code stores a session with its first turn, and resumes only what is stored.
+                await session.turn(real.model.script(Say("Stored.")))
                 prompts = session.ask(doomed), other.ask(spared)
                 await asyncio.gather(*(gate.reached() for gate in gates))
                 for each in own:
