@@ -21,7 +21,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from sandboxagent.adapters.opencode import prompts, tools
+from sandboxagent.adapters.opencode import params, prompts, tools
 from sandboxagent.adapters.opencode.paths import read_query as read_query_of_opencode
 from sandboxagent.cli import output
 from sandboxagent.cli.chat import blocks
@@ -47,7 +47,7 @@ from sandboxagent.server.permissions import commands, patterns
 from sandboxagent.server.permissions.budget import StepBudget, TooMuch
 from sandboxagent.server.permissions.request import Asked
 from sandboxagent.server.permissions.rules import Policy, read_rules
-from sandboxagent.server.sessions import activity, forms, sanitize
+from sandboxagent.server.sessions import activity, attachments, forms, sanitize
 from tests.support.growing import grows_faster
 from tests.support.world import run, world
 
@@ -294,7 +294,22 @@ def read_queries(text: str) -> None:
             read(scope)
 
 
+def read_attachments(text: str) -> None:
+    said = json.dumps(text)
+    for entry in (f'{{"path":{said},"mime":{said},"filename":{said}}}', text):
+        line = (
+            f'{{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{{"prompt":[{{"type":"text","text":{said}}}],'
+            f'"_meta":{{"sandboxagent.dev":{{"attachments":[{entry}]}}}}}}}}'
+        ).encode()
+        if not attachments.has_attachments(line):
+            continue
+        given = attachments.parse_blocks(line)
+        attachments._mention_paths(given, [text])
+        attachments._parse_attachment(0, msgspec.Raw(entry.encode()))
+
+
 LINES: dict[str, Parser] = {
+    "attachments of a prompt": read_attachments,
     "messages of a node": take_from_a_node,
     "a record of a fleet": read_record,
     "bounds": at_each_place(excess),
@@ -339,6 +354,7 @@ LINES: dict[str, Parser] = {
 }
 HEADS: dict[str, Parser] = {
     "a query": read_queries,
+    "a directory of OpenCode's": lambda text: params._check(f"/{text}"),
     "a head": read_head,
     "what is learnt of a head": lambda text: HeadMemo.of(text.encode()[:4096], []),
     "Accept": lambda text: asgi.check_accept(text.encode(), "application/json"),
